@@ -1,0 +1,98 @@
+"""saccade reads what every attention head of a language model says.
+
+>>> import saccade
+>>> model = saccade.open_model()  # doctest: +SKIP
+>>> lenses = saccade.fit_lenses(model)  # doctest: +SKIP
+>>> lenses.read("The Eiffel Tower is located in the city of")  # doctest: +SKIP
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from saccade.errors import (
+    CorpusError,
+    LensError,
+    MissingPackageError,
+    ModelError,
+    SaccadeError,
+    StoreError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from saccade.heads import DEFAULT_MODEL, LanguageModel, open_model, wrap_model
+    from saccade.lenses import (
+        FitConfig,
+        Lens,
+        Lenses,
+        Reading,
+        evaluate_lenses,
+        fit_lenses,
+        load_lenses,
+        merge_lenses,
+        push_lenses,
+        read_corpus,
+        register_lens,
+        register_objective,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "CorpusError",
+    "FitConfig",
+    "LanguageModel",
+    "Lens",
+    "LensError",
+    "Lenses",
+    "MissingPackageError",
+    "ModelError",
+    "Reading",
+    "SaccadeError",
+    "StoreError",
+    "UsageError",
+    "__version__",
+    "evaluate_lenses",
+    "fit_lenses",
+    "load_lenses",
+    "merge_lenses",
+    "open_model",
+    "push_lenses",
+    "read_corpus",
+    "register_lens",
+    "register_objective",
+    "wrap_model",
+]
+
+# Found on first use: they need torch, which takes seconds to import, and `saccade --help` does not.
+_HOMES = {
+    "saccade.heads": ("DEFAULT_MODEL", "LanguageModel", "open_model", "wrap_model"),
+    "saccade.lenses": (
+        "FitConfig",
+        "Lens",
+        "Lenses",
+        "Reading",
+        "evaluate_lenses",
+        "fit_lenses",
+        "load_lenses",
+        "merge_lenses",
+        "push_lenses",
+        "read_corpus",
+        "register_lens",
+        "register_objective",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(home), name)
+            globals()[name] = value  # the next look-up does not come here
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

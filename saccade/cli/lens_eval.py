@@ -1,0 +1,167 @@
+"""`saccade lens eval`: how good lenses are, on text they were not fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.cli.plugins import load_plugin
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.lenses.collection import Lenses
+    from saccade.lenses.evaluation import Evaluation
+
+EXAMPLES = """
+saccade lens eval --corpus wiki-test.txt --png gain.png
+saccade lens eval --lens my-lens --corpus wiki-test.txt --tuned-on wiki-train.txt --json
+"""
+
+
+def run(
+    corpus: Annotated[
+        str,
+        typer.Option(help="Held-out text: a text or JSONL file, a folder of them, or a dataset."),
+    ],
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    positions: Annotated[
+        int,
+        typer.Option(help="Score at most so many positions, evenly spaced over the text.", min=1),
+    ] = 1024,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to score beside: logit, logit-head, tuned, or a folder of lenses; may be "
+            "given again. logit and logit-head without it; none for nothing."
+        ),
+    ] = None,
+    tuned_on: Annotated[
+        str | None, typer.Option(help="Solve tuned lenses from this text, and score them too.")
+    ] = None,
+    best: Annotated[
+        str | None, typer.Option(help="The best lenses known, to show the share of their gain.")
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = 256,
+    tokens: Annotated[
+        int, typer.Option(help="Look at no more than so many tokens of a text.")
+    ] = 262_144,
+    show_all: Annotated[bool, typer.Option("--all", help="A row for every head.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of the gain, layers x heads.")
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the figures in the manifest of the lenses.")
+    ] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
+) -> None:
+    """Score every lens on held-out text, beside the constant, logit and tuned lenses.
+
+    KL is from the model's prediction to the lens's, in nats a word; the gain is how much less it is
+    than that of the constant lens, which always predicts the mean; top1 and top10 say how often the
+    model's first word is the lens's first, or among its ten.
+    """
+    kinds = _kinds(kind, tuned_on)
+    if save and lens is not None and not Path(lens).expanduser().is_dir():
+        raise UsageError(
+            f"cannot save the figures with {lens}: it is no folder here",
+            hint="leave out --save, or give a folder of your own",
+        )
+    load_plugin(plugin)
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.lenses.baselines import baseline_lenses, default_kinds, tuned_lenses
+    from saccade.lenses.collection import load_lenses
+    from saccade.lenses.corpus import read_corpus
+    from saccade.lenses.evaluate import evaluate_lenses
+    from saccade.lenses.places import find_lenses
+
+    opened = open_model(model or DEFAULT_MODEL)
+    path = find_lenses(lens, opened)
+    lenses = load_lenses(path, opened)
+    text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
+    best_lenses = None if best is None else load_lenses(find_lenses(best, opened), opened)
+    others = [
+        load_lenses(each, opened) if Path(each).is_dir() else baseline_lenses(opened, each)
+        for each in (default_kinds(opened) if kinds is None else kinds)
+    ]
+    if tuned_on is not None:
+        typer.echo(f"solving tuned lenses from {tuned_on} ...", err=True)
+        fitted_on = read_corpus(tuned_on, opened, window=window, max_tokens=tokens)
+        if fitted_on.fingerprint == text.fingerprint:
+            raise UsageError(
+                f"{tuned_on} is the text that is scored: it would flatter the tuned lenses",
+                hint="give --tuned-on another text",
+            )
+        others.append(tuned_lenses(opened, fitted_on))
+    with _progress() as progress:
+        evaluation = evaluate_lenses(
+            lenses,
+            text,
+            max_positions=positions,
+            baselines=others,
+            best=best_lenses,
+            progress=progress,
+        )
+    if evaluation.is_fitted_on:
+        typer.echo("note: the lenses were fitted on this very text; it is not held out", err=True)
+    _write(evaluation, lenses, path if save else None, png)
+    _show(evaluation, as_json=as_json, show_all=show_all)
+
+
+def _kinds(asked: list[str] | None, tuned_on: str | None) -> list[str] | None:
+    """The kinds that are asked for by name; tuned ones need a text of their own."""
+    if asked is None:
+        return None
+    if "tuned" in asked and tuned_on is None:
+        raise UsageError(
+            "tuned lenses have to be solved from a text before they can be scored",
+            hint="add --tuned-on TEXT, a text that is not scored, or name a folder of tuned lenses",
+        )
+    return [each for each in asked if each not in {"none", "tuned"}]
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("scoring", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Path | None) -> None:
+    if png is not None:
+        from saccade.lenses.heat_map import save_heat_map
+
+        title = f"Gain of each lens over the constant lens\n{evaluation.model}"
+        rows = evaluation.lenses.by_layer("gain")
+        save_heat_map(png, rows, title=title, label="gain, nats a word")
+        typer.echo(f"wrote {png}", err=True)
+    if save_to is not None:
+        lenses.with_quality({**lenses.quality, **evaluation.quality()}).save(save_to)
+        typer.echo(f"kept the figures in {save_to}", err=True)
+
+
+def _show(evaluation: Evaluation, *, as_json: bool, show_all: bool) -> None:
+    if as_json:
+        typer.echo(evaluation.to_json())
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(evaluation.to_table())
+    console.print(evaluation.to_head_table() if show_all else evaluation.to_layer_table())

@@ -1,0 +1,170 @@
+"""`saccade`: the command line.
+
+A command is a file here with two names: `EXAMPLES`, two lines that can be pasted, and `run`, a
+function with typer's annotations whose docstring is the help. It imports torch, and whatever
+imports torch, inside `run` only. It prints data to stdout and anything else to stderr, returns
+nothing, and raises a `SaccadeError` for what the user can do something about. `COMMANDS` below
+gives it its name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from saccade import __version__
+from saccade.cli import (
+    demo,
+    lens_eval,
+    lens_fit,
+    lens_list,
+    lens_merge,
+    lens_push,
+    model,
+    read,
+)
+from saccade.errors import SaccadeError
+
+COMMANDS: dict[str, ModuleType] = {
+    "read": read,
+    "model": model,
+    "demo": demo,
+}
+LENS_COMMANDS: dict[str, ModuleType] = {
+    "fit": lens_fit,
+    "eval": lens_eval,
+    "merge": lens_merge,
+    "push": lens_push,
+    "list": lens_list,
+}
+
+INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
+MISUSE = 2
+DEBUG = "--debug"
+# What typer raises for misuse. It has its own copy of click in some versions and the real one in
+# others; the parent of BadParameter is the right class in both.
+CommandLineError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def examples(lines: str) -> str:
+    """The end of a command's help; typer joins single lines, so each is a paragraph."""
+    return "\n\n".join(["Examples:", *(f"  {line.strip()}" for line in lines.splitlines() if line)])
+
+
+def paragraphs(text: str) -> str:
+    r"""A docstring whose paragraphs are one line each: typer would keep the line ends.
+
+    >>> paragraphs("One\n  line.\n\n  Two.")
+    'One line.\n\nTwo.'
+    """
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def new_app(commands: dict[str, ModuleType], *, help_: str, epilog: str) -> typer.Typer:
+    """An app of these commands; without one, it shows its help."""
+    app = typer.Typer(
+        help=help_,
+        epilog=examples(epilog),
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in commands.items():
+        app.command(
+            name, help=paragraphs(command.run.__doc__ or ""), epilog=examples(command.EXAMPLES)
+        )(command.run)
+    return app
+
+
+app = new_app(
+    COMMANDS,
+    help_="Read what every attention head of a language model says.",
+    epilog="""
+saccade demo
+saccade read "The Eiffel Tower is located in the city of"
+""",
+)
+app.add_typer(
+    new_app(
+        LENS_COMMANDS,
+        help_="Fit lenses, score them, merge them, share them.",
+        epilog="""
+saccade lens fit --corpus self
+saccade lens eval --corpus wiki.txt --json
+""",
+    ),
+    name="lens",
+)
+
+
+def _show_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"saccade {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _options(
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; works anywhere.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    # A docstring here would replace the app's help. `main` has taken `--debug` already.
+    del debug, version
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 failed, 2 misuse, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    is_debugging = _take(DEBUG, given)
+    try:
+        code = app(given, prog_name="saccade", standalone_mode=False) or 0
+        sys.stdout.flush()  # a reader that has gone away is noticed here, not at exit
+    except CommandLineError as error:
+        return _misuse(error)
+    except SaccadeError as error:
+        if is_debugging:
+            raise
+        return _report(str(error), error.hint, error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if code == INTERRUPTED:
+        typer.echo("interrupted", err=True)
+    return code if isinstance(code, int) else 0
+
+
+def _take(option: str, arguments: list[str]) -> bool:
+    """Remove an option from where options can stand; whether it was there."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if option not in arguments[:end]:
+        return False
+    arguments.remove(option)
+    return True
+
+
+def _misuse(error: Exception) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "saccade"
+    message = getattr(error, "format_message", error.__str__)()
+    if not message:  # a bare `saccade`: its help has been shown
+        return MISUSE
+    return _report(message, f"`{command} --help` shows what it takes", MISUSE)
+
+
+def _report(message: str, hint: str, code: int) -> int:
+    typer.echo(f"error: {message}\nhint: {hint}", err=True)
+    return code

@@ -1,0 +1,64 @@
+"""Progress with time left, on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# Where there is no terminal (a log file, a build), one line in so many seconds.
+LINE_EVERY = 15.0
+
+
+@contextmanager
+def showing_progress(*, is_quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """A function to call with the name of the stage, how much of it is done, and of how much."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if is_quiet or not console.is_terminal:
+        yield (lambda *_: None) if is_quiet else _lines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        tasks = {}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield show
+
+
+def _lines() -> Callable[[str, int, int], None]:
+    started: dict[str, tuple[float, int]] = {}
+    last = time.monotonic()
+
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        begin, first = started.setdefault(stage, (now, done))
+        if now - last < LINE_EVERY and done < total:
+            return
+        last = now
+        left = (now - begin) * (total - done) / (done - first) if done > first else None
+        rest = f", {left:.0f} s left" if left is not None and done < total else ""
+        print(f"{stage}: {done}/{total}{rest}", file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,113 @@
+"""`saccade read`: what the heads of a model say at one position of a text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.plugins import load_plugin
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.lenses.head_reading import HeadReading
+    from saccade.lenses.reading import Reading
+
+EXAMPLES = """
+saccade read "The Eiffel Tower is located in the city of"
+saccade read - --layer 29 --json < prompt.txt
+"""
+
+
+def run(
+    text: Annotated[str, typer.Argument(help="What the model reads; - takes it from stdin.")],
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Only heads of this layer.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only heads of this number.")] = None,
+    position: Annotated[
+        int, typer.Option(help="The token after which to read; negative counts from the end.")
+    ] = -1,
+    top: Annotated[int, typer.Option(help="Words a head.")] = 10,
+    by: Annotated[
+        Literal["says", "contributes", "quality"],
+        typer.Option(
+            help="Which heads come first: those that say most here, that add most to the "
+            "predicted word, or whose lens is best."
+        ),
+    ] = "says",
+    heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 8,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every head, by depth.")] = False,
+    unembedding: Annotated[
+        bool, typer.Option("--unembedding", help="Beside each, the raw unembedding's words.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with all heads to this file.")
+    ] = None,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
+) -> None:
+    """Show what each attention head says of the next word, as its lens tells.
+
+    First the model's own prediction, then the heads that say most: the words each adds to what is
+    always likely, the words it predicts, what it suppresses and where it looks. A head is named by
+    layer and number: 29.0 is head 0 of layer 29.
+    """
+    prompt = sys.stdin.read().rstrip("\n") if text == "-" else text
+    if not prompt.strip():  # found out before seconds are spent on opening the model
+        raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one word")
+    load_plugin(plugin)
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.lenses.collection import load_lenses
+    from saccade.lenses.reading import read
+
+    opened = open_model(model or DEFAULT_MODEL)
+    if layer is not None:
+        opened.layer(layer)
+    if head is not None:
+        opened.check_head(layer if layer is not None else opened.layers[0].index, head)
+    lenses = load_lenses(lens, opened)
+    reading = read(lenses, prompt, position=position, top=top, unembedding=unembedding)
+    chosen = [
+        each
+        for each in (reading.heads if show_all else reading.ranked(by))
+        if layer in (None, each.layer) and head in (None, each.head)
+    ]
+    shown = chosen if show_all else chosen[:heads]
+    if html is not None:
+        _write_page(reading, html)
+    if as_json:
+        _print_json(reading, shown)
+    else:
+        _print_table(reading, shown)
+
+
+def _write_page(reading: Reading, path: Path) -> None:
+    from saccade.store import atomic_file
+
+    with atomic_file(path) as partial:
+        partial.write_text(reading.to_html(), encoding="utf-8")
+    typer.echo(f"wrote {path}", err=True)
+
+
+def _print_json(reading: Reading, heads: list[HeadReading]) -> None:
+    from dataclasses import replace
+
+    typer.echo(replace(reading, heads=tuple(heads)).to_json())
+
+
+def _print_table(reading: Reading, heads: list[HeadReading]) -> None:
+    from rich.console import Console
+
+    from saccade.lenses.reading_table import reading_table
+
+    Console(highlight=False).print(reading_table(reading, heads))

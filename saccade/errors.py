@@ -1,0 +1,44 @@
+"""The errors a user can meet: each says what was expected, what was found and what to do next."""
+
+
+class SaccadeError(Exception):
+    """A mistake or a failure that the user can do something about.
+
+    >>> error = ModelError("no model named 'gtp2'", hint="did you mean 'gpt2'?")
+    >>> print(error)
+    no model named 'gtp2'
+    >>> error.hint, error.exit_code
+    ("did you mean 'gpt2'?", 1)
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(SaccadeError):
+    """The request itself cannot be met: an empty prompt, a layer that does not exist."""
+
+    exit_code = 2
+
+
+class ModelError(SaccadeError):
+    """A model that is not there, is not a causal language model, or has no heads to read."""
+
+
+class LensError(SaccadeError):
+    """A lens that is missing, damaged, or made for another model."""
+
+
+class CorpusError(SaccadeError):
+    """A text that cannot be read, or is too short to learn from."""
+
+
+class StoreError(SaccadeError):
+    """A file that cannot be written or read back whole."""
+
+
+class MissingPackageError(SaccadeError):
+    """An optional package that this command needs and that is not installed."""

@@ -1,0 +1,237 @@
+"""Lenses without gradient steps: solved from the sums of one forward pass.
+
+For every head, four maps from z to the final state are written down in closed form, and one
+correction of the word bias; how much of each to take is found on held-out text. In the notation of
+`Statistics` (all covariances; S of z, C of z with f, K of z with u, p the mean predicted
+distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
+
+- ``S^-1 C`` with a weak and with a strong ridge: least squares, the mean of f given z. Taking some
+  of both is choosing the ridge; their sum is the scale.
+- ``S^-1 K (G + damping)^-1``: a Newton step of KL(model || lens) from the constant lens. Least
+  squares matches mean logits, but the divergence wants mean *probabilities*; this is the direction
+  in which the two differ, restricted by the damping to where there is enough data to see it.
+- ``S^-1 C G (G + damping)^-1``: what least squares already has of that direction.
+- word bias ``-1/2 w (A S A^T) w``: were z normal, adding ``A z`` to the logits of a word would
+  raise its mean probability by the exponential of half its variance; this takes it back.
+
+KL(model || lens) is convex in these five coefficients, so Newton's method finds them. They are
+first found for all heads together, then each head may move away from that as far as its own
+held-out text insists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.lenses.head_lens import HeadLens
+from saccade.lenses.held_out import HeldOut
+from saccade.lenses.statistics import Statistics
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+
+# Relative to the mean variance of z.
+WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
+NEWTON_RIDGE = 0.1
+# Relative to the largest eigenvalue of G: directions below it have too little signal.
+DAMPING = 0.05
+# The variance of a word's logit under the lens is taken from this many leading directions.
+VARIANCE_RANK = 16
+SHARED_STEPS, OWN_STEPS = 3, 1
+# What is best for all heads together is found on this many layers, evenly spaced.
+SHARED_LAYERS = 6
+# How strongly a head is held to what is best for all, in units of the mean curvature.
+LOYALTY = 2.0
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What the lenses of one layer are mixed from."""
+
+    mean: Float[Tensor, "head d_head"]
+    """Of z."""
+    maps: Float[Tensor, "kind head d_head d_model"]
+    spread: Float[Tensor, "head rank d_model"]
+    """``w . spread`` squared and summed over ``rank`` is the variance of a word's logit."""
+
+
+class Curvature(NamedTuple):
+    """Gradient and Hessian of the held-out divergence in the coefficients of each head."""
+
+    gradient: Float[Tensor, "head kind"]
+    hessian: Float[Tensor, "head kind kind"]
+
+
+@torch.no_grad()
+def solve(model: LanguageModel, statistics: Statistics, held_out: HeldOut) -> dict[int, HeadLens]:
+    """The lenses of every layer, from the sums over a text and a sample of held-out positions.
+
+    Args:
+        held_out: positions of text that the statistics have not seen; a few hundred are enough.
+    """
+    constant = constant_lens(statistics)
+    metric = _metric(model, constant)
+    parts = {layer: _ingredients(statistics, layer, metric) for layer in statistics.layers}
+    mix = _calibrate(parts, held_out)
+    return {layer: _lens(model, layer, parts[layer], mix[layer], constant) for layer in parts}
+
+
+def constant_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:
+    """The log of the mean predicted distribution: what a lens says that hears nothing."""
+    return statistics.mean("sampled.p").clamp_min(1e-12).log().float()
+
+
+class Metric(NamedTuple):
+    """How much the mean prediction minds a change of the final state, and the damped inverse."""
+
+    fisher: Float[Tensor, "d_model d_model"]
+    damped: Float[Tensor, "d_model d_model"]
+
+
+def _metric(model: LanguageModel, constant: Tensor) -> Metric:
+    weight, p = model.unembedding.weight.float(), constant.exp().to(model.unembedding.weight.device)
+    mean = p @ weight
+    fisher = ((weight.T * p) @ weight - torch.outer(mean, mean)).double().cpu()
+    damping = DAMPING * torch.linalg.eigvalsh(fisher)[-1]
+    identity = torch.eye(len(fisher), dtype=torch.float64)
+    return Metric(fisher, torch.linalg.inv(fisher + damping * identity))
+
+
+def _ingredients(statistics: Statistics, layer: int, metric: Metric) -> Ingredients:
+    mean = statistics.mean(f"{layer}.z")  # [head, d_head]
+    zz = statistics.mean(f"{layer}.zz") - _outer(mean, mean)
+    zf = statistics.mean(f"{layer}.zf") - _outer(mean, statistics.mean("f"))
+    sampled = statistics.mean(f"{layer}.sampled.z")
+    zu = statistics.mean(f"{layer}.sampled.zu") - _outer(sampled, statistics.mean("sampled.u"))
+    least = _ridge(zz, zf, NEWTON_RIDGE)
+    maps = torch.stack(
+        [
+            _ridge(zz, zf, WEAK_RIDGE),
+            _ridge(zz, zf, STRONG_RIDGE),
+            _ridge(zz, zu, NEWTON_RIDGE) @ metric.damped,
+            least @ metric.fisher @ metric.damped,
+        ]
+    )
+    values, vectors = torch.linalg.eigh(zz)
+    root = (vectors * values.clamp_min(0).sqrt()[:, None]).transpose(1, 2)  # root^T root = zz
+    _, scale, directions = torch.linalg.svd(root @ least, full_matrices=False)
+    spread = scale[..., None] * directions
+    return Ingredients(mean.float(), maps.float(), spread[:, :VARIANCE_RANK].float())
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    return left[..., :, None] * (right[..., None, :] if right.ndim > 1 else right)
+
+
+def _ridge(
+    zz: Float[Tensor, "head d_head d_head"],
+    target: Float[Tensor, "head d_head d_model"],
+    ridge: float,
+) -> Float[Tensor, "head d_head d_model"]:
+    variance = zz.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None]
+    # A head that never says anything (all zero) gets a zero lens instead of a division by zero.
+    floor = torch.finfo(zz.dtype).tiny ** 0.5
+    identity = torch.eye(zz.shape[-1], dtype=zz.dtype)
+    return torch.linalg.solve(zz + (ridge * variance + floor) * identity, target)
+
+
+def _calibrate(
+    parts: dict[int, Ingredients], held_out: HeldOut
+) -> dict[int, Float[Tensor, "head kind"]]:
+    """How much of each ingredient every head takes, by Newton's method on held-out text."""
+    shared, spread = _shared_mix(parts, held_out)
+    return {layer: _own_mix(part, layer, held_out, shared, spread) for layer, part in parts.items()}
+
+
+def _shared_mix(
+    parts: dict[int, Ingredients], held_out: HeldOut
+) -> tuple[Float[Tensor, " kind"], Float[Tensor, "kind kind"]]:
+    """The best mixture for all heads together, and the mean curvature around it."""
+    some = list(parts)[:: max(1, len(parts) // SHARED_LAYERS)]
+    n_heads = sum(len(parts[layer].mean) for layer in some)
+    n_kinds = len(parts[some[0]].maps) + 1
+    mix = torch.zeros(n_kinds)
+    hessian = torch.zeros(n_kinds, n_kinds)
+    for _ in range(SHARED_STEPS):
+        gradient, hessian = torch.zeros(n_kinds), torch.zeros(n_kinds, n_kinds)
+        for layer in some:
+            terms = _terms(parts[layer], held_out.sample.z[layer], held_out.vectors)
+            found = _curvature(terms, held_out, mix.expand(len(parts[layer].mean), -1))
+            gradient += found.gradient.sum(0) / n_heads
+            hessian += found.hessian.sum(0) / n_heads
+        mix = mix - _newton_step(hessian, gradient)
+    return mix, hessian
+
+
+def _own_mix(
+    part: Ingredients, layer: int, held_out: HeldOut, shared: Tensor, curvature: Tensor
+) -> Float[Tensor, "head kind"]:
+    """The mixture of each head of a layer, held to the shared one by the mean curvature."""
+    terms = _terms(part, held_out.sample.z[layer], held_out.vectors)
+    mix = shared.expand(len(part.mean), -1)
+    loyalty = LOYALTY * curvature
+    for _ in range(OWN_STEPS):
+        found = _curvature(terms, held_out, mix)
+        pull = (mix - shared) @ loyalty
+        mix = mix - _newton_step(found.hessian + loyalty, found.gradient + pull)
+    return mix
+
+
+def _newton_step(hessian: Tensor, gradient: Tensor) -> Tensor:
+    scale = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(1e-12)
+    return torch.linalg.solve(hessian + 1e-3 * torch.diag_embed(scale), gradient)
+
+
+def _terms(
+    part: Ingredients, z: Float[Tensor, "n head d_head"], vectors: Float[Tensor, "word d_model"]
+) -> Float[Tensor, "kind head n word"]:
+    """What a unit of each ingredient adds to the logits of the words."""
+    kinds, heads, d_head, d_model = part.maps.shape
+    device = vectors.device
+    by_word = part.maps.to(device).reshape(-1, d_model) @ vectors.T  # [kind head d_head, word]
+    centred = (z.float() - part.mean.to(z.device)).transpose(0, 1).to(device)  # [head, n, d_head]
+    mapped = centred @ by_word.view(kinds, heads, d_head, -1)  # [kind, head, n, word]
+    variance = (part.spread.to(device) @ vectors.T).square().sum(1)  # [head, word]
+    bias = (-0.5 * variance)[:, None].expand(-1, len(z), -1)
+    return torch.cat([mapped, bias[None]])
+
+
+def _curvature(terms: Tensor, held_out: HeldOut, mix: Tensor) -> Curvature:
+    """Derivatives of KL(model || lens), averaged over positions, in the coefficients."""
+    n = terms.shape[2]
+    base = held_out.constant + held_out.words.log_weight
+    logits = base + torch.einsum("hk,khnw->hnw", mix.to(terms.device), terms)
+    lens = logits.softmax(-1)  # [head, n, word]
+    expected = torch.einsum("khnw,hnw->hkn", terms, lens)
+    observed = torch.einsum("khnw,nw->hk", terms, held_out.teacher) / n
+    by_head = terms.transpose(0, 1).flatten(2)  # [head, kind, n word]
+    second = (by_head * lens.flatten(1)[:, None]) @ by_head.transpose(1, 2) / n
+    between = expected @ expected.transpose(1, 2) / n
+    return Curvature((expected.mean(-1) - observed).cpu(), (second - between).cpu())
+
+
+def _lens(
+    model: LanguageModel, layer: int, part: Ingredients, mix: Tensor, constant: Tensor
+) -> HeadLens:
+    lens = HeadLens.start(model, layer)
+    device = lens.weight.device
+    weight = torch.einsum("hk,khid->hid", mix[:, :-1], part.maps).to(device)
+    variance = word_variance(model, part.spread)
+    lens.weight.data.copy_(weight)
+    lens.bias.data.copy_(-torch.einsum("hi,hid->hd", part.mean.to(device), weight))
+    lens.word_bias.data.copy_(constant.to(device) - 0.5 * mix[:, -1:].to(device) * variance)
+    return lens.requires_grad_(False)
+
+
+def word_variance(
+    model: LanguageModel, spread: Float[Tensor, "head rank d_model"]
+) -> Float[Tensor, "head d_vocab"]:
+    """The variance of every word's logit under the lens of each head."""
+    weight = model.unembedding.weight
+    projected = spread.flatten(0, 1).to(weight) @ weight.T  # [head rank, d_vocab]
+    return projected.float().square_().unflatten(0, spread.shape[:2]).sum(1)

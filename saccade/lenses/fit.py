@@ -1,0 +1,273 @@
+"""Fit the lenses of a model: the front door to the closed form, the polish and plain training."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from saccade.errors import UsageError
+from saccade.heads import capture
+from saccade.lenses.batches import Batches, CorpusBatches, SelfBatches
+from saccade.lenses.checkpoint import Checkpoint
+from saccade.lenses.closed_form import constant_lens, solve
+from saccade.lenses.collection import Lenses, Made
+from saccade.lenses.corpus import Corpus, read_corpus
+from saccade.lenses.fit_checks import checked
+from saccade.lenses.fit_config import FitConfig
+from saccade.lenses.gather import Gathered, Progress, gather
+from saccade.lenses.gradient import GradientConfig, train
+from saccade.lenses.head_lens import HeadLens
+from saccade.lenses.held_out import HeldOut
+from saccade.lenses.lens import Lens, lens_kind
+from saccade.lenses.objectives import find_objective
+from saccade.lenses.polish import PolishConfig, polish
+from saccade.lenses.processes import Processes, joined
+from saccade.lenses.residual_statistics import ResidualStatistics
+from saccade.lenses.sample import Sample
+from saccade.lenses.tuned_lens import TunedLens, tuned_from
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+
+SELF = "self"
+FEW = 128
+# Sampling reads one column at a time: many rows keep the processor busy, short ones fit in memory.
+SELF_ROWS, SELF_WINDOW = 96, 96
+
+
+def fit_lenses(
+    model: LanguageModel,
+    corpus: str | Path | Sequence[str | Path] = SELF,
+    config: FitConfig | None = None,
+    *,
+    progress: Progress | None = None,
+    save_to: str | Path | None = None,
+) -> Lenses:
+    """Fit a lens for every head of a model.
+
+    Attention Lens (https://arxiv.org/abs/2310.16270), section 2. Where the paper takes gradient
+    steps for 1,200 GPU-hours a layer, the default solves all layers and heads from one forward pass
+    (`saccade.lenses.closed_form`). A fit that was killed goes on where it was when it is started
+    again with the same settings. Started by ``torchrun``, the processes share the text.
+
+    Args:
+        corpus: files, folders or a dataset (`read_corpus`), or "self": text the model writes.
+        save_to: a folder to write the lenses to. A fit that cannot be saved is not lost: started
+            again, it goes on from its end.
+
+    Example:
+        >>> lenses = fit_lenses(model, "books/", FitConfig(method="polish"))  # doctest: +SKIP
+    """
+    config = checked(model, config or FitConfig(), is_own_text=corpus == SELF)
+    with joined() as processes:
+        batches = open_batches(model, corpus, config)
+        return fit_on(
+            model, batches, config, processes=processes, progress=progress, save_to=save_to
+        )
+
+
+def open_batches(
+    model: LanguageModel, corpus: str | Path | Sequence[str | Path], config: FitConfig
+) -> Batches:
+    """The text of a fit."""
+    if corpus == SELF:
+        window = min(SELF_WINDOW, model.max_positions or SELF_WINDOW)
+        n_rows = max(2, -(-config.tokens // window))
+        return SelfBatches(model, n_rows, min(SELF_ROWS, n_rows), window, config.seed)
+    text = read_corpus(corpus, model, window=config.window, max_tokens=config.tokens)
+    if len(text.windows) < 2:
+        raise UsageError(
+            f"{text.source} holds one window of {config.window} tokens, and two are needed: "
+            "one to fit on, one to choose the ridge with",
+            hint=f"give more text, or a window of at most {config.window // 2} tokens",
+        )
+    return CorpusBatches(model, text, config.rows)
+
+
+def fit_on(
+    model: LanguageModel,
+    batches: Batches,
+    config: FitConfig,
+    *,
+    processes: Processes,
+    progress: Progress | None = None,
+    save_to: str | Path | None = None,
+) -> Lenses:
+    """Fit lenses on batches of text, sharing the work with the other processes."""
+    settings = {
+        **asdict(config),
+        "model": model.fingerprint,
+        "text": batches.fingerprint,
+        "world": processes.world,
+    }
+
+    def checkpoint(stage: str) -> Checkpoint:
+        return Checkpoint.of(settings, stage=stage, rank=processes.rank)
+
+    gathered = gather(
+        model, batches, processes=processes, checkpoint=checkpoint("reading"), progress=progress
+    )
+    lenses = from_statistics(model, gathered, _made(model, batches, config))
+    text = _text(gathered, batches)
+    if config.method == "polish" and config.kind == "head":
+        own = _given(config, PolishConfig(rows=config.rows, seed=config.seed))
+        heads = {k: v for k, v in lenses.by_layer.items() if isinstance(v, HeadLens)}
+        held_out = HeldOut.of(model, gathered.sample, lenses.constant, seed=config.seed)
+        polish(
+            model,
+            heads,
+            gathered.statistics,
+            held_out,
+            text,
+            config=own,
+            processes=processes,
+            checkpoint=checkpoint("polishing"),
+            progress=progress,
+        )
+    elif config.kind != "head" or config.method == "train":
+        lenses = _trained(model, lenses, text, config, processes, checkpoint("training"), progress)
+    lenses = score_quickly(lenses)
+    if save_to is not None and processes.is_first:
+        lenses.save(save_to)
+    processes.wait()
+    checkpoint("").clear()
+    return lenses
+
+
+def from_statistics(model: LanguageModel, gathered: Gathered, made: Made) -> Lenses:
+    """The closed form, from sums and held-out positions."""
+    constant = constant_lens(gathered.statistics)
+    held_out = HeldOut.of(model, few(gathered.sample), constant, seed=made.seed)
+    return Lenses(
+        model=model,
+        by_layer=dict(solve(model, gathered.statistics, held_out)),
+        constant=constant.to(model.unembedding.weight.device),
+        made=made,
+        statistics=gathered.statistics,
+        held_out=gathered.sample,
+    )
+
+
+def _trained(
+    model: LanguageModel,
+    start: Lenses,
+    text: Corpus,
+    config: FitConfig,
+    processes: Processes,
+    checkpoint: Checkpoint,
+    progress: Progress | None,
+) -> Lenses:
+    layers = config.layers or tuple(at.index for at in model.layers)
+    kind = lens_kind(config.kind)
+    by_layer: dict[int, Lens] = {
+        layer: start.by_layer[layer] if config.kind == "head" else kind.start(model, layer)
+        for layer in layers
+    }
+    if config.kind == "tuned" and config.method != "train":
+        solved = _solve_tuned(model, text, config.rows, processes, progress)
+        by_layer = {layer: solved[layer] for layer in layers}
+    if config.method != "closed-form":
+        train(
+            model,
+            by_layer,
+            find_objective(config.objective),
+            text,
+            config=_given(
+                config,
+                GradientConfig(over=config.over, positions=config.positions, seed=config.seed),
+            ),
+            processes=processes,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+    return replace(start, by_layer=by_layer, statistics=None)
+
+
+def _solve_tuned(
+    model: LanguageModel,
+    text: Corpus,
+    rows: int,
+    processes: Processes,
+    progress: Progress | None,
+) -> dict[int, TunedLens]:
+    sums = ResidualStatistics.empty(model)
+    mine = text.windows.split(rows)[processes.rank :: processes.world]
+    for count, ids in enumerate(mine, start=1):
+        sums.add(capture(model, ids.to(model.device), residual=True))
+        if progress:
+            progress("reading the residual stream", count, len(mine))
+    processes.add_up(sums.sums.values())
+    return tuned_from(model, sums)
+
+
+_Own = TypeVar("_Own", PolishConfig, GradientConfig)
+
+
+def _given(config: FitConfig, own: _Own) -> _Own:
+    """The method's own numbers, where the user gave none."""
+    if config.steps:
+        own = replace(own, steps=config.steps)
+    if config.learning_rate:
+        own = replace(own, learning_rate=config.learning_rate)
+    return own
+
+
+def _text(gathered: Gathered, batches: Batches) -> Corpus:
+    """The rows that were fitted on, to be read again."""
+    windows = torch.cat([gathered.ids[index] for index in sorted(gathered.ids)])
+    held_out = batches.held_out_rows()
+    return Corpus(batches.source, batches.fingerprint, windows[~held_out], n_bytes=0)
+
+
+def few(sample: Sample) -> Sample:
+    """Some of the held-out positions, evenly spaced: enough for five numbers a head.
+
+    The polish chooses among states of 37 thousand numbers, and needs them all.
+    """
+    return sample[:: max(1, len(sample) // FEW)]
+
+
+def score_quickly(lenses: Lenses) -> Lenses:
+    """Put a first figure beside every lens, from its held-out positions.
+
+    A few hundred positions and a part of the vocabulary: good for telling a lens that hears
+    something from one that does not. `evaluate_lenses` measures on all words and text of your own.
+    """
+    sample = lenses.held_out
+    if sample is None or any(lens.site != "head" for lens in lenses.by_layer.values()):
+        return lenses
+    held_out = HeldOut.of(lenses.model, few(sample), lenses.constant, seed=lenses.made.seed + 1)
+    constant = held_out.constant_kl()
+    kl = {str(k): held_out.kl(lens, k).tolist() for k, lens in lenses.by_layer.items()}
+    gain = {layer: [constant - each for each in values] for layer, values in kl.items()}
+    return lenses.with_quality({"kl": kl, "gain": gain})
+
+
+def _made(model: LanguageModel, batches: Batches, config: FitConfig) -> Made:
+    told = ("kind", "method", "objective", "seed")
+    # A list, as JSON has no tuples: what is loaded has to equal what was saved.
+    own = {**asdict(config), "layers": list(config.layers)}
+    own = {name: value for name, value in own.items() if name not in told}
+    return Made(
+        model=model.name,
+        model_fingerprint=model.fingerprint,
+        tokenizer_fingerprint=model.tokenizer_fingerprint,
+        kind=config.kind,
+        method=config.method,
+        objective=config.objective,
+        corpus=batches.source,
+        corpus_fingerprint=batches.fingerprint,
+        n_tokens=batches.n_tokens,
+        seed=config.seed,
+        settings=own,
+        versions={
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("saccade", "torch", "transformers")},
+        },
+    )

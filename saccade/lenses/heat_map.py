@@ -1,0 +1,100 @@
+"""A picture of one measure for every head: layers x heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.errors import MissingPackageError
+from saccade.store import atomic_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CELL, MARGIN = 0.22, 2.2  # inches
+# Both can be told apart with any colour vision, and in grey.
+ONE_WAY, TWO_WAY = "viridis", "PuOr"
+
+
+def save_heat_map(
+    path: str | Path, rows: Mapping[int, Float[Tensor, " head"]], *, title: str, label: str
+) -> None:
+    """Write a PNG of one figure for each head, a row for each layer, the first layer lowest.
+
+    Figures well on both sides of zero get colours that meet there. Layers may differ in their
+    number of heads.
+
+    Args:
+        rows: layer -> one figure a head, as `Scores.by_layer` gives them.
+        label: what the colours mean, with its unit.
+    """
+    figure = draw_heat_map(rows, title=title, label=label)
+    with atomic_file(path) as temporary:
+        # Whatever the name ends in, it is a PNG.
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def draw_heat_map(rows: Mapping[int, Float[Tensor, " head"]], *, title: str, label: str) -> Figure:
+    """The same as a matplotlib figure, for notebooks."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackageError(
+            "drawing a heat map needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
+        ) from error
+    layers, grid = sorted(rows), _grid(rows)
+    n_layers, n_heads = grid.shape
+    size = (max(5.0, n_heads * CELL + MARGIN), max(3.0, n_layers * CELL + MARGIN))
+    figure = Figure(figsize=size, layout="constrained")
+    # A canvas of its own instead of pyplot's: no window is opened and nothing stays behind.
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    low, high, colours = _range(grid)
+    image = axes.imshow(
+        grid,
+        origin="lower",
+        aspect="auto",
+        cmap=colours,
+        vmin=low,
+        vmax=high,
+        interpolation="nearest",
+    )
+    axes.set_facecolor("0.85")  # where a layer has no such head
+    axes.set_title(title, fontsize="medium", wrap=True)
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    axes.set_xticks(_ticks(n_heads))
+    places = _ticks(n_layers)
+    axes.set_yticks(places, [str(layers[place]) for place in places])
+    figure.colorbar(image, ax=axes, label=label)
+    return figure
+
+
+def _grid(rows: Mapping[int, Tensor]) -> np.ndarray:
+    widest = max(len(row) for row in rows.values())
+    grid = np.full((len(rows), widest), np.nan)
+    for place, layer in enumerate(sorted(rows)):
+        grid[place, : len(rows[layer])] = rows[layer].tolist()
+    return grid
+
+
+def _range(grid: np.ndarray) -> tuple[float, float, str]:
+    known = grid[np.isfinite(grid)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    # Some heads hardly below zero are no reason to spend half of the colours on them.
+    if -low > high / 20 > 0:
+        most = max(-low, high)
+        return -most, most, TWO_WAY
+    return low, high, ONE_WAY
+
+
+def _ticks(n: int) -> list[int]:
+    """Whole numbers from 0, few enough to be read."""
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, n) if n <= 16 * step)
+    return list(range(0, n, step))

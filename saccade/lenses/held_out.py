@@ -1,0 +1,83 @@
+"""Held-out positions, ready to judge lenses with: the model's predictions on words that matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.lenses.lens import Lens
+from saccade.lenses.sample import Sample
+from saccade.lenses.words import Words, sample_words
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+
+N_WORDS = 2048
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A sample of text that nothing was fitted on, with the model's own predictions for it."""
+
+    sample: Sample
+    words: Words
+    teacher: Float[Tensor, "n word"]
+    """The model's probabilities, times the weight of each word."""
+    vectors: Float[Tensor, "word d_model"]
+    """The unembedding of the words."""
+    constant: Float[Tensor, " word"]
+    """The log probabilities of the constant lens."""
+    negentropy: float
+    """Mean of sum p log p over the whole vocabulary: KL is this less the cross-entropy."""
+
+    @classmethod
+    def of(
+        cls,
+        model: LanguageModel,
+        sample: Sample,
+        constant: Float[Tensor, " d_vocab"],
+        *,
+        seed: int = 0,
+    ) -> HeldOut:
+        """Choose the words for a sample; the same for the same seed."""
+        log_p = model.unembedding.logits(sample.final.float()).float().log_softmax(-1)
+        p = log_p.exp()  # [n, d_vocab]
+        negentropy = float((p * log_p).sum(-1).mean())
+        constant = constant.to(p.device)
+        words = sample_words(
+            torch.maximum(p.amax(0), constant.exp()),
+            constant.exp() + p.mean(0),
+            n_words=min(N_WORDS, p.shape[1]),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        return cls(
+            sample=sample,
+            words=words,
+            teacher=p[:, words.ids] * words.log_weight.exp(),
+            vectors=model.unembedding.weight[words.ids].float(),
+            constant=constant[words.ids],
+            negentropy=negentropy,
+        )
+
+    @torch.no_grad()
+    def kl(self, lens: Lens, layer: int) -> Float[Tensor, " head"]:
+        """KL(model || lens) of each head, averaged over the positions."""
+        held = self.sample.z[layer].to(self.vectors.device, torch.float32)
+        logits = lens(held, words=self.words.ids)  # [n, head, word]
+        return self._kl(logits)
+
+    def constant_kl(self) -> float:
+        """KL(model || constant lens), averaged over the positions."""
+        return float(self._kl(self.constant.expand(len(self.sample), 1, -1)))
+
+    def _kl(self, logits: Float[Tensor, "n head word"]) -> Float[Tensor, " head"]:
+        partition = (logits + self.words.log_weight).logsumexp(-1)  # [n, head]
+        expected = torch.einsum("nhw,nw->nh", logits, self.teacher)
+        # The drawn words hold the model's probability only on average; with the true sum of 1 for
+        # each position the error of the two terms no longer cancels, so the drawn sum is used.
+        mass = self.teacher.sum(-1, keepdim=True)
+        return self.negentropy + (partition * mass - expected).mean(0).cpu()

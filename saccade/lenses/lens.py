@@ -1,0 +1,120 @@
+"""What every lens is: a map from what a site of the model holds to words of the vocabulary."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+
+Site = Literal["head", "residual", "direct"]
+"""Where a lens reads: ``z`` of each head; the residual stream after the layer (one "head"); or what
+each head adds directly to the final normed state, every norm on the way frozen at its scale."""
+
+
+class Lens(nn.Module, ABC):
+    """Maps what one layer holds at a position to vocabulary logits.
+
+    Attention Lens (https://arxiv.org/abs/2310.16270), section 2: ``a' = L[layer, head](a)``.
+    One module holds the lenses of all heads of a layer, so that they run as one batched product.
+    A lens at the residual stream is the same with a single "head".
+
+    To add a kind, subclass, set ``kind`` and ``site``, write ``start`` and ``forward``, and
+    decorate with `register_lens`; every command then knows it (docs/guide/own-lens.md).
+    """
+
+    kind: ClassVar[str]
+    """The name on the command line and in the manifest."""
+    site: ClassVar[Site]
+    """What is read; `saccade.lenses.sites.held_at` gathers it."""
+
+    @classmethod
+    @abstractmethod
+    def start(cls, model: LanguageModel, layer: int) -> Lens:
+        """The untrained lens of one layer of a model, on the unembedding's device."""
+
+    @abstractmethod
+    def forward(
+        self,
+        held: Float[Tensor, "n head d_held"],
+        *,
+        words: Int[Tensor, " word"] | None = None,
+    ) -> Float[Tensor, "n head word"]:
+        """Vocabulary logits for each position and head; of all words unless some are named."""
+
+
+_KINDS: dict[str, type[Lens]] = {}
+
+
+_Kind = TypeVar("_Kind", bound=Lens)
+
+
+def register_lens(lens: type[_Kind]) -> type[_Kind]:
+    """Make a kind of lens known by its name; used as a decorator."""
+    _KINDS[lens.kind] = lens
+    return lens
+
+
+# The files of this package that register kinds; a plugin of the user's own adds to them.
+_OWN = ("head_lens", "logit_lens", "tuned_lens")
+
+
+def lens_kinds() -> tuple[str, ...]:
+    """The names of the kinds that are known.
+
+    >>> lens_kinds()
+    ('dense', 'head', 'logit', 'logit-head', 'tuned')
+    """
+    for module in _OWN:
+        import_module(f"saccade.lenses.{module}")
+    return tuple(sorted(_KINDS))
+
+
+def lens_kind(name: str) -> type[Lens]:
+    """The kind of lens that has this name."""
+    if name not in lens_kinds():
+        near = difflib.get_close_matches(name, _KINDS, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(
+            f"no lens kind {name!r}: known are {', '.join(lens_kinds())}",
+            hint=f"{guess}a file with a kind of your own is named with `--plugin FILE.py`",
+        )
+    return _KINDS[name]
+
+
+class FrozenUnembedding(nn.Module):
+    """The model's own unembedding as a lens uses it: shared, never trained, never saved.
+
+    The lens writes through the plain matrix; scale and soft-cap belong to the model's own logits,
+    which the lens is fitted to reproduce.
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight: Float[Tensor, "d_vocab d_model"]) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach(), persistent=False)
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "*batch d_model"],
+        words: Int[Tensor, " word"] | None,
+    ) -> Float[Tensor, "*batch word"]:
+        """Logits of the named words, or of all."""
+        weight = self.weight if words is None else self.weight[words]
+        # Contiguous: einsum leaves axes in an order that makes the product four times slower.
+        return hidden.to(weight.dtype).contiguous() @ weight.T
+
+
+def new_parameter(*shape: int, like: Tensor) -> nn.Parameter:
+    """A parameter of zeros on the device of ``like``, in float32 whatever the model's own type."""
+    return nn.Parameter(torch.zeros(*shape, device=like.device, dtype=torch.float32))

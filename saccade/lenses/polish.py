@@ -1,0 +1,247 @@
+"""Gradient steps on KL(model || lens), from the closed form on, for all heads of a model at once.
+
+The divergence is convex in the lens, so there is one place to go; the question is only what the way
+there costs. Four things keep it small:
+
+- z is whitened, so that one step size suits every head.
+- A step's gradient runs through the unembedding once a head, not once a position:
+  ``logits = z (A W_U^T)`` is summed as a product of z with the d_head x words matrix.
+- Words are sampled (`sample_words`): sums over the vocabulary are unbiased, and a softmax, being
+  the ratio of two of them, is so as far as the certain words hold nearly all of its mass.
+- Plain momentum, no Adam: it learns the directions in which the words differ most first, and those
+  that are mostly noise last; each head keeps the state that was best on held-out text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.heads import capture
+from saccade.lenses.batches import windows_of_step
+from saccade.lenses.gather import Progress
+from saccade.lenses.head_lens import HeadLens
+from saccade.lenses.held_out import HeldOut
+from saccade.lenses.processes import Processes
+from saccade.lenses.statistics import Statistics
+from saccade.lenses.words import Words, sample_words
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+    from saccade.lenses.checkpoint import Checkpoint
+    from saccade.lenses.corpus import Corpus
+
+WHITENING_RIDGE = 0.1
+MOMENTUM = 0.9
+WARM_UP = 5
+# Every other position: neighbours are alike, so this loses less than reading half as much text.
+POSITION_STRIDE = 2
+CHOICES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolishConfig:
+    """How long and how finely lenses are polished."""
+
+    steps: int = 80
+    """How many gradient steps."""
+    rows: int = 8
+    """How many windows of text a step reads."""
+    words: int = 4096
+    """How many words of the vocabulary a step sums over."""
+    learning_rate: float = 0.2
+    """Step size in whitened coordinates."""
+    seed: int = 0
+    """Of the order of the text and of the words drawn."""
+
+
+@dataclass
+class LayerState:
+    """The lenses of one layer while they are polished, in whitened coordinates."""
+
+    lens: HeadLens
+    mean: Float[Tensor, "head d_head"]
+    whiten: Float[Tensor, "head d_head d_head"]
+    weight: Float[Tensor, "head d_head d_model"]
+    velocity: Float[Tensor, "head d_head d_model"]
+    best_kl: Float[Tensor, " head"]
+    best: Float[Tensor, "head d_head d_model"]
+
+    @classmethod
+    def of(cls, lens: HeadLens, statistics: Statistics, layer: int) -> LayerState:
+        """Change to coordinates in which z has mean zero and (nearly) unit covariance."""
+        mean = statistics.mean(f"{layer}.z")
+        zz = statistics.mean(f"{layer}.zz") - mean[:, :, None] * mean[:, None, :]
+        values, vectors = torch.linalg.eigh(zz)
+        values = values.clamp_min(0)  # rounding can leave a silent direction a little below
+        values = values + WHITENING_RIDGE * values.mean(-1, keepdim=True) + 1e-30
+        device = lens.weight.device
+        whiten = (vectors * values.rsqrt()[:, None]).float().to(device)
+        unwhiten = (vectors * values.sqrt()[:, None]).transpose(1, 2).float().to(device)
+        weight = unwhiten @ lens.weight.detach()
+        n_heads = len(weight)
+        return cls(
+            lens=lens,
+            mean=mean.float().to(device),
+            whiten=whiten,
+            weight=weight,
+            velocity=torch.zeros_like(weight),
+            best_kl=torch.full((n_heads,), torch.inf),
+            best=weight.clone(),
+        )
+
+    def write(self, weight: Float[Tensor, "head d_head d_model"]) -> None:
+        """Put a weight in whitened coordinates into the lens."""
+        plain = self.whiten @ weight
+        self.lens.weight.data.copy_(plain)
+        self.lens.bias.data.copy_(-torch.einsum("hi,hid->hd", self.mean, plain))
+
+    def choose(self, held_out: HeldOut, layer: int) -> None:
+        """Remember, for each head, the state that was best on held-out text so far."""
+        self.write(self.weight)
+        kl = held_out.kl(self.lens, layer)
+        better = kl < self.best_kl
+        self.best_kl = torch.where(better, kl, self.best_kl)
+        chosen = better.to(self.weight.device)[:, None, None]
+        self.best = torch.where(chosen, self.weight, self.best)
+
+
+# One more than the house allows: what `train` takes, with the sums and the held-out text.
+@torch.no_grad()
+def polish(  # noqa: PLR0913
+    model: LanguageModel,
+    lenses: dict[int, HeadLens],
+    statistics: Statistics,
+    held_out: HeldOut,
+    corpus: Corpus,
+    *,
+    config: PolishConfig,
+    processes: Processes,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Improve lenses in place; no head ends worse on the held-out text than it began.
+
+    Args:
+        corpus: the text to learn from; the held-out rows must not be in it.
+    """
+    states = {layer: LayerState.of(lens, statistics, layer) for layer, lens in lenses.items()}
+    done = _restore(states, checkpoint, processes)
+    if done == 0:
+        for layer, state in states.items():
+            state.choose(held_out, layer)
+    choose_at = {round(config.steps * (k + 1) / CHOICES) for k in range(CHOICES)}
+    for step in range(done + 1, config.steps + 1):
+        _step(model, states, corpus, step, config=config, processes=processes)
+        if step in choose_at:
+            for layer, state in states.items():
+                state.choose(held_out, layer)
+        if progress:
+            progress("polishing", step, config.steps)
+        if checkpoint and processes.is_first:
+            checkpoint.save_sometimes(lambda n=step: _tensors(states, n))
+    for state in states.values():
+        state.write(state.best)
+
+
+def _step(
+    model: LanguageModel,
+    states: dict[int, LayerState],
+    corpus: Corpus,
+    step: int,
+    *,
+    config: PolishConfig,
+    processes: Processes,
+) -> None:
+    n_windows = len(corpus.windows)
+    windows = windows_of_step(n_windows, step, rows=config.rows, seed=config.seed)
+    mine = windows[processes.rank :: processes.world]
+    if len(mine):
+        captured = capture(model, corpus.windows[mine].to(model.device))
+        # Even positions of some windows and odd ones of others, because windows may begin alike;
+        # and in the next round through the text the other way round.
+        offset = (mine + (step - 1) * config.rows // n_windows) % POSITION_STRIDE
+        column = torch.arange(corpus.windows.shape[1])
+        keep = column % POSITION_STRIDE == offset[:, None]  # [row, pos]
+        final = captured.final[keep.to(captured.final.device)].float()
+        z = {k: held[keep.to(held.device)].float() for k, held in captured.z.items()}
+    else:
+        final = torch.zeros(0, model.d_model, device=model.device)
+        z = {at.index: final.new_zeros(0, at.n_heads, at.d_head) for at in model.layers}
+    words, teacher, n = teacher_of(model, final, step, config=config, processes=processes)
+    vectors = model.unembedding.weight[words.ids].float()
+    rate = config.learning_rate * min(1.0, step / WARM_UP)
+    # Falls over the second half, so that the noise of single steps averages out.
+    rate *= min(1.0, max(0.05, 2 * (1 - step / config.steps)))
+    for layer, state in states.items():
+        gradient = gradient_of(state, z[layer], vectors, words, teacher) / n
+        processes.add_up([gradient])
+        state.velocity.mul_(MOMENTUM).add_(gradient)
+        state.weight.sub_(gradient + MOMENTUM * state.velocity, alpha=rate)
+
+
+def teacher_of(
+    model: LanguageModel,
+    final: Float[Tensor, "n d_model"],
+    step: int,
+    *,
+    config: PolishConfig,
+    processes: Processes,
+) -> tuple[Words, Float[Tensor, "n word"], int]:
+    """The words of a step, the same in every process, and what the model makes of them."""
+    p = model.unembedding.logits(final).float().softmax(-1)  # [n, d_vocab]
+    likely = p.amax(0) if len(p) else p.new_zeros(p.shape[1])
+    total = torch.cat([p.sum(0), p.new_tensor([len(p)])]).cpu()
+    likely = likely.cpu()
+    processes.largest(likely)
+    processes.add_up([total])
+    n = int(total[-1])
+    words = sample_words(
+        likely,
+        total[:-1] / n,
+        n_words=min(config.words, p.shape[1]),
+        generator=torch.Generator().manual_seed(config.seed * 1_000_003 + step),
+    )
+    words = Words(words.ids.to(p.device), words.log_weight.to(p.device))
+    return words, p[:, words.ids] * words.log_weight.exp(), n
+
+
+def gradient_of(
+    state: LayerState,
+    z: Float[Tensor, "n head d_head"],
+    vectors: Float[Tensor, "word d_model"],
+    words: Words,
+    teacher: Float[Tensor, "n word"],
+) -> Float[Tensor, "head d_head d_model"]:
+    """The gradient of the summed divergence, by hand: probabilities less the model's, times z."""
+    white = (z - state.mean).transpose(0, 1) @ state.whiten  # [head, n, d_head]
+    by_word = (state.weight.flatten(0, 1) @ vectors.T).unflatten(0, state.weight.shape[:2])
+    base = state.lens.word_bias[:, words.ids] + words.log_weight  # [head, word]
+    surplus = torch.baddbmm(base[:, None], white, by_word).softmax(-1)  # [head, n, word]
+    surplus -= teacher
+    slope = white.transpose(1, 2) @ surplus  # [head, d_head, word]
+    return (slope.flatten(0, 1) @ vectors).view_as(state.weight)
+
+
+def _tensors(states: dict[int, LayerState], step: int) -> dict[str, Tensor]:
+    names = ("weight", "velocity", "best_kl", "best")
+    named = {f"{layer}.{n}": getattr(state, n) for layer, state in states.items() for n in names}
+    return {**named, "done": torch.tensor(step)}
+
+
+def _restore(
+    states: dict[int, LayerState], checkpoint: Checkpoint | None, processes: Processes
+) -> int:
+    """Take up what the first process has saved: all hold the same, and must be at the same step."""
+    saved = checkpoint.load() if checkpoint and processes.is_first else None
+    named = _tensors(states, 0)
+    for name, value in (saved or {}).items():
+        named[name].copy_(value)
+    processes.from_first([named["done"]])
+    if done := int(named.pop("done")):
+        processes.from_first(named.values())
+    return done

@@ -1,0 +1,69 @@
+"""Positions of a text, with all that the lenses of a model need to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the heads held at some positions, and the final state the model reached there."""
+
+    z: dict[int, Float[Tensor, "n head d_head"]]
+    final: Float[Tensor, "n d_model"]
+
+    def __len__(self) -> int:
+        return len(self.final)
+
+    @classmethod
+    def take(
+        cls,
+        z: Mapping[int, Float[Tensor, "batch pos head d_head"]],
+        final: Float[Tensor, "batch pos d_model"],
+        index: Int[Tensor, " n"],
+    ) -> Sample:
+        """The positions ``index`` of a batch, counted row by row; copied, so the batch can go."""
+        at = index.to(final.device)
+        return cls(
+            z={layer: held.flatten(0, 1)[at.to(held.device)] for layer, held in z.items()},
+            final=final.flatten(0, 1)[at],
+        )
+
+    @classmethod
+    def join(cls, samples: Sequence[Sample]) -> Sample:
+        """All positions of several samples."""
+        layers = samples[0].z
+        return cls(
+            z={layer: torch.cat([each.z[layer] for each in samples]) for layer in layers},
+            final=torch.cat([each.final for each in samples]),
+        )
+
+    def __getitem__(self, index: Int[Tensor, " n"] | slice) -> Sample:
+        return Sample(
+            z={layer: held[index] for layer, held in self.z.items()}, final=self.final[index]
+        )
+
+    def to(self, dtype: torch.dtype) -> Sample:
+        """The same in another type: bfloat16 halves the memory of what is kept."""
+        z = {layer: held.to(dtype) for layer, held in self.z.items()}
+        return Sample(z=z, final=self.final.to(dtype))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As named tensors, to be stored."""
+        named = {f"sample.{layer}.z": held for layer, held in self.z.items()}
+        return {**named, "sample.final": self.final}
+
+    @classmethod
+    def from_tensors(cls, named: Mapping[str, Tensor]) -> Sample:
+        """Back from named tensors; others among them are passed over."""
+        z = {
+            int(name.split(".")[1]): held
+            for name, held in named.items()
+            if name.startswith("sample.") and name.endswith(".z")
+        }
+        return cls(z=z, final=named["sample.final"])

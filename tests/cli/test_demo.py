@@ -1,0 +1,48 @@
+"""`saccade demo`, on the little model in place of the default one."""
+
+import pytest
+
+PROMPT = "Once upon a time, there was a little"
+
+
+@pytest.fixture
+def demo(saccade, stories, monkeypatch):
+    monkeypatch.setattr("saccade.heads.open_model", lambda *_: stories)
+    monkeypatch.setattr("saccade.lenses.fit.SELF_WINDOW", 24)
+
+    def run(*options, prompt=PROMPT):
+        return saccade("demo", "--prompt", prompt, "--tokens", 700, *options)
+
+    return run
+
+
+def test_it_fits_once_reads_a_prompt_and_says_how_to_go_on(demo, stories):
+    from saccade.lenses.places import default_lens_path
+
+    code, out, err = demo()
+    assert code == 0
+    assert f"fitting 40 lenses on 700 tokens that {stories.name} writes itself" in err
+    assert "predicts" in out and "says" in out  # the reading, on stdout
+    for command in ("saccade read", "saccade lens fit --corpus", "saccade lens eval"):
+        assert command in out
+    path = default_lens_path(stories)
+    written = (path / "manifest.json").stat().st_mtime_ns
+    code, again, err = demo()
+    assert code == 0 and "using the lenses in" in err and "fitting" not in err
+    assert again == out
+    assert (path / "manifest.json").stat().st_mtime_ns == written
+    code, _, err = demo("--again")
+    assert code == 0 and "fitting 40 lenses" in err
+    assert (path / "manifest.json").stat().st_mtime_ns != written
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"), [(" ", "the text is empty"), ("a " * 600, "the text is too long")]
+)
+def test_a_prompt_that_cannot_be_read_is_refused_before_the_fit(
+    demo, told_in_a_line, prompt, words
+):
+    code, out, err = demo(prompt=prompt)
+    assert (code, out) == (2, "")
+    assert words in told_in_a_line(err)
+    assert "fitting" not in err

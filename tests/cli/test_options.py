@@ -1,0 +1,84 @@
+"""Options made from a dataclass: each field is described once, and its default lives there."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+import pytest
+import typer
+
+from saccade.cli.options import field_help, with_options_of
+from saccade.lenses.fit_config import FitConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What can be set."""
+
+    shape: Literal["round", "square"] = "round"
+    """Which shape,
+    in one word."""
+    n_sides: int = 7
+    """How many sides."""
+    weight: float = 0.5
+    """In pounds."""
+    holes: tuple[int, ...] = ()
+    """Where there are holes."""
+
+
+@pytest.fixture
+def run(capsys):
+    seen = []
+
+    @with_options_of(Sizes)
+    def command(
+        settings: Sizes,
+        name: Annotated[str, typer.Argument(help="What to call it.")],
+        loud: Annotated[bool, typer.Option("--loud", help="Shout.")] = False,
+    ) -> None:
+        """Make a thing."""
+        seen.append((name, loud, settings))
+
+    app = typer.Typer()
+    app.command()(command)
+
+    def call(*arguments):
+        seen.clear()
+        app(list(arguments), standalone_mode=False)
+        return seen[0] if seen else capsys.readouterr().out
+
+    return call
+
+
+def test_without_options_the_defaults_are_the_dataclasss(run):
+    assert run("thing") == ("thing", False, Sizes())
+
+
+def test_every_field_is_an_option_beside_the_commands_own(run):
+    options = ["--shape", "square", "--n-sides", "5", "--weight", "1.5", "--holes", "2"]
+    found = run("thing", *options, "--holes", "3", "--loud")
+    assert found == ("thing", True, Sizes(shape="square", n_sides=5, weight=1.5, holes=(2, 3)))
+
+
+def test_the_help_is_the_string_under_the_field(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = run("--help")
+    for words in (
+        "Make a thing.",
+        "Which shape, in one word.",
+        "In pounds.",
+        "Shout.",
+        "[default: 7]",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize("arguments", [("--shape", "flat"), ("--n-sides", "x"), ("--sides", "3")])
+def test_what_does_not_fit_is_refused(run, arguments):
+    with pytest.raises(typer.BadParameter.__bases__[0]):
+        run("thing", *arguments)
+
+
+def test_every_setting_of_a_fit_is_described():
+    told = field_help(FitConfig)
+    assert set(told) == {field.name for field in fields(FitConfig)}
+    assert all(text.endswith(".") and "\n" not in text for text in told.values())

