@@ -11,7 +11,7 @@ from saccade.lenses import closed_form
 from saccade.lenses.batches import CorpusBatches
 from saccade.lenses.closed_form import constant_lens, solve, word_variance
 from saccade.lenses.held_out import HeldOut
-from saccade.lenses.statistics import PREDICTED_EVERY, Statistics
+from saccade.lenses.statistics import Statistics
 
 LAYER, HEAD = 2, 3
 
@@ -195,8 +195,7 @@ def test_the_constant_lens_is_the_mean_prediction(stories, corpus, gathered):
     constant = constant_lens(gathered.statistics)
     assert float(constant.exp().sum()) == pytest.approx(1.0, abs=1e-5)
     # From a part of the positions, so only nearly: the divergence of the two says how nearly.
-    # Fewer positions are off by as much more.
-    assert float((mean * (mean.log() - constant)).sum()) < 0.0075 * PREDICTED_EVERY
+    assert float((mean * (mean.log() - constant)).sum()) < 0.03
 
 
 def test_nearly_every_lens_beats_the_constant_one_on_text_it_never_saw(lenses, judged):

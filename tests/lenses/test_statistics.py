@@ -114,8 +114,7 @@ def test_the_mean_prediction_does_not_depend_on_how_texts_begin(stories, told):
     statistics.add(stories, captured.z, captured.final)
     every = stories.hf(windows, use_cache=False).logits.double().softmax(-1).mean((0, 1))
     found = statistics.mean("sampled.p")
-    # Fewer positions are off by as much more.
-    assert float((every * (every / found).log()).sum()) < 0.0075 * PREDICTED_EVERY
+    assert float((every * (every / found).log()).sum()) < 0.03
 
 
 def test_a_text_of_one_position_has_its_prediction_counted(tiny_llama):
