@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from lens_published import published
+from lens_shares import Judge, mean, one_head, train_until_no_better
 from torch import Tensor
 
 import saccade
@@ -28,14 +30,11 @@ from saccade.lenses.collection import Lenses, load_lenses
 from saccade.lenses.corpus import Corpus, read_corpus, split
 from saccade.lenses.fit import fit_on
 from saccade.lenses.fit_config import FitConfig
-from saccade.lenses.gradient import GradientConfig, train
-from saccade.lenses.head_lens import DenseHeadLens, HeadLens
-from saccade.lenses.lens import Lens
-from saccade.lenses.objectives import find_objective
-from saccade.lenses.polish import LayerState, PolishConfig, gradient_of, teacher_of
-from saccade.lenses.processes import Processes
+from saccade.lenses.head_lens import HeadLens
+from saccade.lenses.held_out import HeldOut
+from saccade.lenses.polish import PolishConfig, polish
 from saccade.lenses.self_text import sample_batches
-from saccade.lenses.statistics import Statistics
+from saccade.processes import Processes
 from saccade.store import data_dir, load_tensors, save_tensors
 
 HERE = Path(__file__).resolve().parent
@@ -93,15 +92,20 @@ class TimedBatches:
             self.inner.model.hf(ids)
         self.plain_seconds += time.perf_counter() - start
         batch = self.inner.read(index)
-        # Kept for the reference training below; not part of the fit.
-        keeping = time.perf_counter()
-        fitted = ~batch.held_out
-        for layer, head in self.heads.items():
-            kept = batch.z[layer][fitted][:, :, head].flatten(0, 1)
-            self.kept.setdefault(layer, []).append(kept.to(torch.bfloat16))
-        self.final.append(batch.final[fitted].flatten(0, 1).to(torch.bfloat16))
-        self.beside_seconds += time.perf_counter() - keeping
+        start = time.perf_counter()
+        self._keep(ids[~batch.held_out])
+        self.beside_seconds += time.perf_counter() - start
         return batch
+
+    def _keep(self, ids: Tensor) -> None:
+        """Every position, for the reference training below; not part of the fit."""
+        if len(ids) == 0:
+            return
+        captured = capture(self.inner.model, ids, layers=list(self.heads))
+        for layer, head in self.heads.items():
+            kept = captured.z[layer][:, :, head].flatten(0, 1)
+            self.kept.setdefault(layer, []).append(kept.to(torch.bfloat16))
+        self.final.append(captured.final.flatten(0, 1).to(torch.bfloat16))
 
     def tensors(self) -> dict[str, Tensor]:
         """What the chosen heads held, and the final states."""
@@ -120,166 +124,6 @@ def texts(model: LanguageModel, sizes: Sizes) -> tuple[Corpus, Corpus]:
     ids = torch.cat([each.ids for each in sample_batches(model, n_tokens=total, window=256)])
     whole = Corpus("self", "self", ids, n_bytes=0)
     return split(whole, held_out=16)
-
-
-@dataclass
-class Judge:
-    """Held-out KL of single heads over the whole vocabulary."""
-
-    model: LanguageModel
-    z: dict[int, Tensor]
-    final: Tensor
-
-    @classmethod
-    def of(cls, model: LanguageModel, corpus: Corpus, n: int) -> Judge:
-        """Take about ``n`` positions of a text, evenly spaced."""
-        z: dict[int, list[Tensor]] = {}
-        final = []
-        stride = max(1, corpus.n_tokens // n)
-        for ids in corpus.windows.split(8):
-            held = capture(model, ids)
-            for layer, each in held.z.items():
-                z.setdefault(layer, []).append(each.flatten(0, 1)[::stride].clone())
-            final.append(held.final.flatten(0, 1)[::stride].clone())
-        return cls(model, {k: torch.cat(v) for k, v in z.items()}, torch.cat(final))
-
-    @torch.inference_mode()
-    def kl(self, lenses: dict[int, Lens], heads: dict[int, int] | None = None) -> dict[int, Tensor]:
-        """By layer: the KL of every head, or of the one that ``heads`` names."""
-        total: dict[int, Tensor] = {}
-        for some in torch.arange(len(self.final)).split(256):
-            log_p = self.model.unembedding.logits(self.final[some]).log_softmax(-1)
-            p = log_p.exp()
-            negentropy = (p * log_p).sum(-1)
-            for layer, lens in lenses.items():
-                z = self.z[layer][some]
-                logits = lens(z if heads is None else z[:, [heads[layer]]])
-                cross = logits.logsumexp(-1) - torch.einsum("nhv,nv->nh", logits, p)
-                kl = (negentropy[:, None] + cross).sum(0) / len(self.final)
-                total[layer] = total.get(layer, 0) + kl
-        return total
-
-    @torch.inference_mode()
-    def constant_kl(self, constant: Tensor) -> float:
-        """The KL of the lens that hears nothing."""
-        log_p = self.model.unembedding.logits(self.final).log_softmax(-1)
-        return float((log_p.exp() * (log_p - constant)).sum(-1).mean())
-
-
-def one_head(model: LanguageModel, lens: HeadLens, head: int) -> HeadLens:
-    """The lens of one head on its own."""
-    alone = HeadLens(n_heads=1, d_head=lens.weight.shape[1], unembedding=model.unembedding.weight)
-    alone.load_state_dict({name: each[[head]] for name, each in lens.state_dict().items()})
-    return alone.requires_grad_(False)
-
-
-@torch.inference_mode()
-def train_until_no_better(
-    judge: Judge,
-    lenses: dict[int, HeadLens],
-    kept: dict[str, Tensor],
-    closed: Lenses,
-    heads: dict[int, int],
-    sizes: Sizes,
-) -> dict[int, float]:
-    """The least KL that gradient steps reach on each head, judged on the held-out text itself.
-
-    Twice the words of the polish, more and ever smaller steps, from where the polish ended; the
-    best state of each head counts, chosen by the very text that it is judged on, so this errs up.
-    Ends when a round of steps improves the mean gain by less than 0.3 %.
-    """
-    model = judge.model
-    final = kept["final"].float()
-    assert closed.statistics is not None, "the closed form keeps its sums"
-    states = {
-        layer: LayerState.of(lens, one_head_sums(closed.statistics, layer, heads[layer]), layer)
-        for layer, lens in lenses.items()
-    }
-    best = {layer: float(kl) for layer, kl in judge.kl(lenses, heads).items()}
-    constant = judge.constant_kl(closed.constant)
-    generator = torch.Generator().manual_seed(1)
-    for round_ in range(sizes.reference_rounds):
-        before = constant - mean(best)
-        config = PolishConfig(words=8192, seed=round_ + 1)
-        for step in range(1, sizes.reference_steps + 1):
-            index = torch.randint(len(final), (1024,), generator=generator)
-            words, teacher, n = teacher_of(
-                model, final[index], step, config=config, processes=Processes()
-            )
-            vectors = model.unembedding.weight[words.ids]
-            rate = 0.1 * 0.6**round_ * min(1.0, 2.2 - 2 * step / sizes.reference_steps)
-            for layer, state in states.items():
-                z = kept[str(layer)][index][:, None].float()
-                gradient = gradient_of(state, z, vectors, words, teacher) / n
-                state.velocity.mul_(0.9).add_(gradient)
-                state.weight.sub_(gradient + 0.9 * state.velocity, alpha=rate)
-            if step % max(1, sizes.reference_steps // 2) == 0:
-                for state in states.values():
-                    state.write(state.weight)
-                found = judge.kl(lenses, heads)
-                best = {layer: min(best[layer], float(kl)) for layer, kl in found.items()}
-                gain = constant - mean(best)
-                print(f"reference {round_}.{step}: gain {gain:.4f}", file=sys.stderr, flush=True)
-        if constant - mean(best) < 1.003 * before:
-            break
-    return best
-
-
-def mean(by_head: dict[int, float]) -> float:
-    """The mean over heads."""
-    return sum(by_head.values()) / len(by_head)
-
-
-def one_head_sums(whole: Statistics, layer: int, head: int) -> Statistics:
-    """The sums of one head on its own."""
-    sums = {"n": whole.sums["n"]}
-    for name in (f"{layer}.z", f"{layer}.zz"):
-        sums[name] = whole.sums[name][[head]]
-    return Statistics(sums=sums, layers=(layer,))
-
-
-def published(
-    judge: Judge, model: LanguageModel, text: Corpus, wanted: Tensor, layer: int, sizes: Sizes
-) -> dict[str, float]:
-    """How long the paper's recipe takes to reach the closed form on one layer.
-
-    Runs some steps and, if it is not there yet, goes on at the pace of its last third: real curves
-    flatten, so the estimate errs in its favour.
-    """
-    lens = DenseHeadLens.start(model, layer)
-    points = [(0.0, 0, float(judge.kl({layer: lens})[layer].mean()))]
-    spent = 0.0
-    pieces = 3
-    for piece in range(pieces):
-        config = GradientConfig(steps=sizes.published_steps // pieces + 1, rows=1, seed=piece)
-        start = time.perf_counter()
-        train(
-            model,
-            {layer: lens},
-            find_objective("kl"),
-            text,
-            config=config,
-            processes=Processes(),
-        )
-        spent += time.perf_counter() - start
-        kl = float(judge.kl({layer: lens})[layer].mean())
-        points.append((spent, points[-1][1] + config.steps, kl))
-        print(f"published: {points[-1]}", file=sys.stderr, flush=True)
-    goal = float(wanted.mean())
-    seconds = spent
-    if points[-1][2] > goal:
-        pace = (points[-2][2] - points[-1][2]) / (points[-1][0] - points[-2][0])
-        seconds = spent + (points[-1][2] - goal) / pace if pace > 0 else float("inf")
-    return {
-        "layer": layer,
-        "steps": points[-1][1],
-        "seconds_a_step": spent / points[-1][1],
-        "kl_at_start": points[0][2],
-        "kl_reached": points[-1][2],
-        "kl_wanted": goal,
-        "seconds_to_reach_one_layer": seconds,
-        "estimated": points[-1][2] > goal,
-    }
 
 
 def reading_ratio(model: LanguageModel, lenses: Lenses, sizes: Sizes) -> float:
@@ -385,26 +229,44 @@ class Bench:
         """Peak memory of a fit in a fresh process."""
         self.say(extra_memory_gb=extra_memory(min(self.sizes.tokens, 16384)))
 
-    def polish(self) -> None:
-        """Closed form and polish together, beside the plain forward pass."""
+    def plain_seconds(self) -> float:
+        """The plain forward pass over all batches, from the first few."""
+        some = self.fitted.windows.split(8)[:4]
+        start = time.perf_counter()
         with torch.inference_mode():
-            start = time.perf_counter()
-            some = self.fitted.windows.split(8)[:4]
             for ids in some:
                 self.model.hf(ids)
-            plain = (time.perf_counter() - start) * len(self.batches) / len(some)
+        return (time.perf_counter() - start) * len(self.batches) / len(some)
+
+    def polish(self) -> None:
+        """The polish of the closed form, beside plain forward passes before and after it."""
+        lenses = self.lenses("closed")
+        assert lenses.statistics and lenses.held_out, "the closed form keeps its sums"
+        text = self.fitted.windows[~self.batches.held_out_rows()]
+        before = self.plain_seconds()
         start = time.perf_counter()
-        config = FitConfig(tokens=self.sizes.tokens, method="polish", steps=self.sizes.polish_steps)
-        lenses = fit_on(self.model, self.batches, config, processes=Processes())
-        self.say(polish_over_forward=(time.perf_counter() - start) / plain)
+        polish(
+            self.model,
+            {k: each for k, each in lenses.by_layer.items() if isinstance(each, HeadLens)},
+            lenses.statistics,
+            HeldOut.of(self.model, lenses.held_out, lenses.constant),
+            Corpus(self.fitted.source, self.fitted.fingerprint, text, n_bytes=0),
+            config=PolishConfig(steps=self.sizes.polish_steps),
+            processes=Processes(),
+        )
+        seconds = time.perf_counter() - start
+        plain = (before + self.plain_seconds()) / 2
         lenses.save(self.work / "polished")
+        fit = self.found["fit_over_forward"]
+        assert isinstance(fit, float), "the part `fit` comes first"
+        self.say(polish_seconds=seconds, polish_over_forward=fit + seconds / plain)
 
     def published(self) -> None:
         """The paper's recipe on the middle layer, times the number of layers."""
         judge = Judge.of(self.model, self.judged, self.sizes.judged_positions // 4)
         layer = self.model.layers[len(self.model.layers) // 2].index
         wanted = judge.kl({layer: self.lenses("closed").by_layer[layer]})[layer]
-        found = published(judge, self.model, self.fitted, wanted, layer, self.sizes)
+        found = published(judge, self.model, self.fitted, wanted, layer, self.sizes.published_steps)
         whole = found["seconds_to_reach_one_layer"] * len(self.model.layers)
         seconds = self.found["fit_seconds"]
         assert isinstance(seconds, float), "the part `fit` comes first"
@@ -424,7 +286,15 @@ class Bench:
 
         kl = {"closed_form": judged(alone(closed)), "polished": judged(alone(polished))}
         kept = load_tensors(self.work / "kept.safetensors")
-        best = train_until_no_better(judge, alone(polished), kept, closed, self.heads, self.sizes)
+        best = train_until_no_better(
+            judge,
+            alone(polished),
+            kept,
+            closed,
+            self.heads,
+            steps=self.sizes.reference_steps,
+            rounds=self.sizes.reference_rounds,
+        )
         best = {k: min(best[k], *(each[k] for each in kl.values())) for k in best}
         self.say(heads_judged=len(best), constant_kl=constant, achievable_kl=mean(best))
         for name, each in kl.items():

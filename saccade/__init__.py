@@ -14,8 +14,11 @@ from saccade.errors import (
     LensError,
     MissingPackageError,
     ModelError,
+    RecipeError,
     SaccadeError,
     StoreError,
+    TaskError,
+    TrainingError,
     UsageError,
 )
 
@@ -49,8 +52,11 @@ __all__ = [
     "MissingPackageError",
     "ModelError",
     "Reading",
+    "RecipeError",
     "SaccadeError",
     "StoreError",
+    "TaskError",
+    "TrainingError",
     "UsageError",
     "__version__",
     "evaluate_lenses",

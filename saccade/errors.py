@@ -36,6 +36,18 @@ class CorpusError(SaccadeError):
     """A text that cannot be read, or is too short to learn from."""
 
 
+class TaskError(SaccadeError):
+    """A data set that is missing, or whose files do not hold what they should."""
+
+
+class TrainingError(SaccadeError):
+    """A training that cannot begin, go on, or be taken up again."""
+
+
+class RecipeError(SaccadeError):
+    """A recipe that is not there, or a run that was made by another one."""
+
+
 class StoreError(SaccadeError):
     """A file that cannot be written or read back whole."""
 

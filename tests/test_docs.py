@@ -1,13 +1,15 @@
-"""The example of the guide runs as it stands."""
+"""The examples of the guides run as they stand."""
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 
-GUIDE = Path(__file__).parent.parent / "docs" / "guide" / "own-lens.md"
+GUIDES = Path(__file__).parent.parent / "docs" / "guide"
+GUIDE = GUIDES / "own-lens.md"
 STORY = "One day, Lily saw a big red ball. She liked the ball, and she played with it in the park. "
 
 
@@ -43,3 +45,22 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
     assert main(["read", STORY[:30], *own, "--lens", str(tmp_path / "lens"), "--json"]) == 0
     heads = json.loads(capsys.readouterr().out)["heads"]
     assert len(heads) == 8 and all(head["predicts"] for head in heads)
+
+
+def test_a_recipe_of_ones_own_is_trained_and_traced(tmp_path, capsys, monkeypatch):
+    from saccade.cli.main import main
+    from saccade.recipes import finding
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(finding, "_REGISTERED", {})
+    text = (GUIDES / "own-recipe.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    Path("largest.py").write_text(source, encoding="utf-8")
+    commands = re.findall(r"^\$ saccade (.*)$", text, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["train", "trace"]
+    for command in commands:
+        assert main([*shlex.split(command), "--json"]) == 0
+    figures, traces = map(json.loads, capsys.readouterr().out.splitlines())
+    assert figures["value"] < 0.05
+    (weights,) = traces[0]["weights"]
+    assert weights[1] == max(weights) and Path("look.html").exists()

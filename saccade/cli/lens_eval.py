@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saccade.cli.plugins import load_plugin
+from saccade.cli.progress import showing_progress
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +24,10 @@ saccade lens eval --lens my-lens --corpus wiki-test.txt --tuned-on wiki-train.tx
 def run(
     corpus: Annotated[
         str,
-        typer.Option(help="Held-out text: a text or JSONL file, a folder of them, or a dataset."),
+        typer.Option(
+            help="Held-out text: a text or JSONL file, a folder of them, a dataset, or self: text "
+            "that the model writes, other than what lenses are fitted on."
+        ),
     ],
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
@@ -85,12 +87,18 @@ def run(
     from saccade.lenses.collection import load_lenses
     from saccade.lenses.corpus import read_corpus
     from saccade.lenses.evaluate import evaluate_lenses
+    from saccade.lenses.fit import SELF
     from saccade.lenses.places import find_lenses
+    from saccade.lenses.self_text import write_corpus
 
     opened = open_model(model or DEFAULT_MODEL)
     path = find_lenses(lens, opened)
     lenses = load_lenses(path, opened)
-    text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
+    if corpus == SELF:
+        # No more than is scored, because writing takes longer than reading.
+        text = write_corpus(opened, n_tokens=min(tokens, 4 * positions), seed=lenses.made.seed + 1)
+    else:
+        text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
     best_lenses = None if best is None else load_lenses(find_lenses(best, opened), opened)
     others = [
         load_lenses(each, opened) if Path(each).is_dir() else baseline_lenses(opened, each)
@@ -105,7 +113,7 @@ def run(
                 hint="give --tuned-on another text",
             )
         others.append(tuned_lenses(opened, fitted_on))
-    with _progress() as progress:
+    with showing_progress() as progress:
         evaluation = evaluate_lenses(
             lenses,
             text,
@@ -130,17 +138,6 @@ def _kinds(asked: list[str] | None, tuned_on: str | None) -> list[str] | None:
             hint="add --tuned-on TEXT, a text that is not scored, or name a folder of tuned lenses",
         )
     return [each for each in asked if each not in {"none", "tuned"}]
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("scoring", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Path | None) -> None:

@@ -19,6 +19,8 @@ import typer
 
 from saccade import __version__
 from saccade.cli import (
+    data_fetch,
+    data_list,
     demo,
     lens_eval,
     lens_fit,
@@ -26,14 +28,30 @@ from saccade.cli import (
     lens_merge,
     lens_push,
     model,
+    plot,
     read,
+    recipes,
+    results,
+    sample,
+    trace,
+    train,
+    translate,
 )
+from saccade.cli import eval as evaluate
 from saccade.errors import SaccadeError
 
 COMMANDS: dict[str, ModuleType] = {
     "read": read,
     "model": model,
     "demo": demo,
+    "recipes": recipes,
+    "train": train,
+    "eval": evaluate,
+    "trace": trace,
+    "plot": plot,
+    "translate": translate,
+    "sample": sample,
+    "results": results,
 }
 LENS_COMMANDS: dict[str, ModuleType] = {
     "fit": lens_fit,
@@ -41,6 +59,10 @@ LENS_COMMANDS: dict[str, ModuleType] = {
     "merge": lens_merge,
     "push": lens_push,
     "list": lens_list,
+}
+DATA_COMMANDS: dict[str, ModuleType] = {
+    "list": data_list,
+    "fetch": data_fetch,
 }
 
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
@@ -83,10 +105,10 @@ def new_app(commands: dict[str, ModuleType], *, help_: str, epilog: str) -> type
 
 app = new_app(
     COMMANDS,
-    help_="Read what every attention head of a language model says.",
+    help_="Train attention models and watch them; read what the heads of a language model say.",
     epilog="""
-saccade demo
 saccade read "The Eiffel Tower is located in the city of"
+saccade train bahdanau-multi30k
 """,
 )
 app.add_typer(
@@ -99,6 +121,17 @@ saccade lens eval --corpus wiki.txt --json
 """,
     ),
     name="lens",
+)
+app.add_typer(
+    new_app(
+        DATA_COMMANDS,
+        help_="The data sets that recipes learn from: which are here, and how to get others.",
+        epilog="""
+saccade data list
+saccade data fetch multi30k
+""",
+    ),
+    name="data",
 )
 
 

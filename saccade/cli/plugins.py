@@ -1,8 +1,9 @@
-"""Load a file of the user's own that registers a kind of lens or an objective."""
+"""Load a file of the user's own that registers a lens, an objective or a recipe."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 from saccade.errors import UsageError
@@ -14,9 +15,11 @@ def load_plugin(path: Path | None) -> None:
         return
     spec = importlib.util.spec_from_file_location(f"saccade_plugin_{path.stem}", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise UsageError(f"no plugin at {path}", hint="give a Python file that registers a lens")
+        raise UsageError(f"no plugin at {path}", hint="give a Python file that registers something")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up the types of their fields
     try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's code raises
         raise UsageError(
             f"the plugin {path} fails: {type(error).__name__}: {error}",

@@ -64,13 +64,15 @@ class Captured(NamedTuple):
     """By layer: the attention weights of the asked query positions."""
 
 
+# One more than the house allows: each says what is kept, and most calls need one of them.
 @torch.no_grad()
-def capture(
+def capture(  # noqa: PLR0913
     model: Readable,
     input_ids: Int[Tensor, "batch pos"],
     *,
     mask: Bool[Tensor, "batch key_pos"] | None = None,
     layers: Sequence[int] | None = None,
+    every: int = 1,
     residual: bool = False,
     attention: Sequence[int] = (),
     attention_positions: Sequence[int] | None = None,
@@ -84,6 +86,8 @@ def capture(
     Args:
         mask: True = a real token. With a ``cache`` it covers the cached positions too.
         layers: whose ``z`` (and ``residual``) to keep; all by default.
+        every: keep ``z`` and ``final`` at every so-many-th position only, beginning one later in
+            each next row (texts often begin alike).
         residual: keep the residual stream after each of ``layers``, and what enters the final norm.
         attention: layers whose attention weights to compute.
         attention_positions: the query positions to compute them for; all by default.
@@ -96,7 +100,7 @@ def capture(
     shape = tuple(input_ids.shape)
     with ExitStack() as stack:
         for layer in wanted:
-            stack.enter_context(on_input(layer.projection, _keep_heads(z, layer, shape)))
+            stack.enter_context(on_input(layer.projection, _keep_heads(z, layer, shape, every)))
             if residual:
                 stack.enter_context(on_output(layer.block, keep_in(stream, layer.index)))
         if residual:
@@ -105,7 +109,25 @@ def capture(
             record_attention(model.hf, [model.layer(i) for i in attention], attention_positions)
         )
         final = run_base(model.hf, input_ids, mask=mask, cache=cache)
-    return Captured(z, final, stream, last.get("final", final if residual else None), dict(rows))
+    entered = last.get("final", final if residual else None)
+    return Captured(z, every_so_many(final, every), stream, entered, dict(rows))
+
+
+def every_so_many(
+    held: Float[Tensor, "batch pos *more"], every: int
+) -> Float[Tensor, "batch kept_pos *more"]:
+    """Every so-many-th position of each row, beginning one later in each next row.
+
+    >>> every_so_many(torch.arange(12.0).view(2, 6), 3)
+    tensor([[ 0.,  3.],
+            [ 7., 10.]])
+    """
+    if every == 1:
+        return held
+    rows, n = held.shape[:2]
+    row = torch.arange(rows, device=held.device)[:, None]
+    column = every * torch.arange(max(1, n // every), device=held.device) + row % every
+    return held[row, column.clamp_max(n - 1)]
 
 
 def head_outputs(
@@ -197,10 +219,12 @@ def direct_logits(
 
 
 def _keep_heads(
-    into: dict[int, Tensor], layer: HeadLayer, shape: tuple[int, ...]
+    into: dict[int, Tensor], layer: HeadLayer, shape: tuple[int, ...], every: int
 ) -> Callable[[Tensor], None]:
     def keep(flat: Tensor) -> None:
         # Some models flatten batch and position before they project.
-        into[layer.index] = flat.reshape(*shape, layer.n_heads, layer.d_head)
+        held = flat.reshape(*shape, layer.n_heads, layer.d_head)
+        # A copy, if not all is kept, so that the rest can go while it is still in the cache.
+        into[layer.index] = every_so_many(held, every)
 
     return keep

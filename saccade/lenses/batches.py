@@ -11,8 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.heads import capture
+from saccade.heads.capture import every_so_many
 from saccade.lenses.corpus import Corpus
 from saccade.lenses.self_text import sample_batch
+from saccade.lenses.statistics import POSITION_EVERY
 from saccade.store import fingerprint_text
 
 if TYPE_CHECKING:
@@ -23,11 +25,11 @@ HELD_OUT_EVERY = 16
 
 
 class Batch(NamedTuple):
-    """Rows of text, and what the model held after reading each word."""
+    """Rows of text, and what the model held after reading every other word."""
 
     ids: Int[Tensor, "batch pos"]
-    z: dict[int, Float[Tensor, "batch pos head d_head"]]
-    final: Float[Tensor, "batch pos d_model"]
+    z: dict[int, Float[Tensor, "batch kept_pos head d_head"]]
+    final: Float[Tensor, "batch kept_pos d_model"]
     held_out: Bool[Tensor, " batch"]
     """True = a row to choose with, not to fit on."""
 
@@ -102,7 +104,7 @@ class CorpusBatches:
         start = index * self.rows
         some = slice(start, start + self.rows)
         ids = self.corpus.windows[some].to(self.model.device)
-        captured = capture(self.model, ids)
+        captured = capture(self.model, ids, every=POSITION_EVERY)
         return Batch(ids, captured.z, captured.final, self.held_out_rows()[some])
 
 
@@ -152,7 +154,8 @@ class SelfBatches:
             temperature=1.0,
         )
         held_out = self.held_out_rows()[start : start + self.rows]
-        return Batch(sampled.ids, sampled.z, sampled.final, held_out)
+        z = {layer: every_so_many(held, POSITION_EVERY) for layer, held in sampled.z.items()}
+        return Batch(sampled.ids, z, every_so_many(sampled.final, POSITION_EVERY), held_out)
 
 
 def windows_of_step(n_windows: int, step: int, *, rows: int, seed: int) -> Tensor:

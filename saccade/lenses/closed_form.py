@@ -16,11 +16,14 @@ distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
 
 KL(model || lens) is convex in these five coefficients, so Newton's method finds them. They are
 first found for all heads together, then each head may move away from that as far as its own
-held-out text insists.
+held-out text insists. From there a few steps of `saccade.lenses.moments` go on to the least
+divergence, which needs no predictions but the sums.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,8 +31,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from saccade.lenses.covariances import Covariances, damped_inverse, ridged
 from saccade.lenses.head_lens import HeadLens
 from saccade.lenses.held_out import HeldOut
+from saccade.lenses.moments import Matching, fisher_information, match_moments
 from saccade.lenses.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -38,11 +43,15 @@ if TYPE_CHECKING:
 # Relative to the mean variance of z.
 WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
 NEWTON_RIDGE = 0.1
+# Enough to take a root of covariances with silent directions.
+SILENT = 1e-9
 # Relative to the largest eigenvalue of G: directions below it have too little signal.
 DAMPING = 0.05
 # The variance of a word's logit under the lens is taken from this many leading directions.
-VARIANCE_RANK = 16
+VARIANCE_RANK = 8
 SHARED_STEPS, OWN_STEPS = 3, 1
+# How far a head may go from the mixture to matched moments.
+SHARES = (0.0, 0.5, 1.0)
 # What is best for all heads together is found on this many layers, evenly spaced.
 SHARED_LAYERS = 6
 # How strongly a head is held to what is best for all, in units of the mean curvature.
@@ -68,22 +77,61 @@ class Curvature(NamedTuple):
 
 
 @torch.no_grad()
-def solve(model: LanguageModel, statistics: Statistics, held_out: HeldOut) -> dict[int, HeadLens]:
+def solve(
+    model: LanguageModel,
+    statistics: Statistics,
+    held_out: HeldOut,
+    *,
+    z: Mapping[int, Float[Tensor, "n head d_head"]] | None = None,
+) -> dict[int, HeadLens]:
     """The lenses of every layer, from the sums over a text and a sample of held-out positions.
 
     Args:
-        held_out: positions of text that the statistics have not seen; a few hundred are enough.
+        held_out: positions of text that the statistics have not seen; a hundred are enough.
+        z: what the heads held at some positions, by layer; the more, the better are moments
+            matched. Those of ``held_out`` if not given.
     """
     constant = constant_lens(statistics)
     metric = _metric(model, constant)
     parts = {layer: _ingredients(statistics, layer, metric) for layer in statistics.layers}
     mix = _calibrate(parts, held_out)
-    return {layer: _lens(model, layer, parts[layer], mix[layer], constant) for layer in parts}
+    matching = Matching.of(model, constant)
+    lenses = {}
+    for layer, part in parts.items():
+        start = _lens(model, layer, part, mix[layer], constant)
+        matched = copy.deepcopy(start)
+        match_moments(matched, statistics, layer, (z or held_out.sample.z)[layer], matching)
+        lenses[layer] = _best_between(start, matched, held_out, layer)
+    return lenses
+
+
+def _best_between(start: HeadLens, end: HeadLens, held_out: HeldOut, layer: int) -> HeadLens:
+    """How far each head goes from one lens to the other, by the held-out text.
+
+    All the way, for nearly every head of a text that is long enough; a short one has much noise.
+    """
+    between = copy.deepcopy(start)
+    best = torch.full((len(start.weight),), torch.inf)
+    chosen = {name: getattr(start, name).detach().clone() for name in ("weight", "bias")}
+    for share in SHARES:
+        for name in chosen:
+            getattr(between, name).data.copy_(
+                torch.lerp(getattr(start, name).detach(), getattr(end, name).detach(), share)
+            )
+        kl = held_out.kl(between, layer)
+        better, best = kl < best, torch.minimum(kl, best)
+        for name, value in chosen.items():
+            value[better.to(value.device)] = getattr(between, name).detach()[
+                better.to(value.device)
+            ]
+    for name, value in chosen.items():
+        getattr(between, name).data.copy_(value)
+    return between
 
 
 def constant_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:
     """The log of the mean predicted distribution: what a lens says that hears nothing."""
-    return statistics.mean("sampled.p").clamp_min(1e-12).log().float()
+    return statistics.mean("predicted.p").clamp_min(1e-12).log().float()
 
 
 class Metric(NamedTuple):
@@ -95,49 +143,43 @@ class Metric(NamedTuple):
 
 def _metric(model: LanguageModel, constant: Tensor) -> Metric:
     weight, p = model.unembedding.weight.float(), constant.exp().to(model.unembedding.weight.device)
-    mean = p @ weight
-    fisher = ((weight.T * p) @ weight - torch.outer(mean, mean)).double().cpu()
-    damping = DAMPING * torch.linalg.eigvalsh(fisher)[-1]
-    identity = torch.eye(len(fisher), dtype=torch.float64)
-    return Metric(fisher, torch.linalg.inv(fisher + damping * identity))
+    fisher = fisher_information(weight, p).double().cpu()
+    return Metric(fisher, damped_inverse(fisher, DAMPING))
 
 
 def _ingredients(statistics: Statistics, layer: int, metric: Metric) -> Ingredients:
-    mean = statistics.mean(f"{layer}.z")  # [head, d_head]
-    zz = statistics.mean(f"{layer}.zz") - _outer(mean, mean)
-    zf = statistics.mean(f"{layer}.zf") - _outer(mean, statistics.mean("f"))
-    sampled = statistics.mean(f"{layer}.sampled.z")
-    zu = statistics.mean(f"{layer}.sampled.zu") - _outer(sampled, statistics.mean("sampled.u"))
-    least = _ridge(zz, zf, NEWTON_RIDGE)
+    mean, zz, zf, zu = Covariances.of(statistics, layer)
+    least = _least_squares(zz, zf, NEWTON_RIDGE)
     maps = torch.stack(
         [
-            _ridge(zz, zf, WEAK_RIDGE),
-            _ridge(zz, zf, STRONG_RIDGE),
-            _ridge(zz, zu, NEWTON_RIDGE) @ metric.damped,
+            _least_squares(zz, zf, WEAK_RIDGE),
+            _least_squares(zz, zf, STRONG_RIDGE),
+            _least_squares(zz, zu, NEWTON_RIDGE) @ metric.damped,
             least @ metric.fisher @ metric.damped,
         ]
     )
-    values, vectors = torch.linalg.eigh(zz)
-    root = (vectors * values.clamp_min(0).sqrt()[:, None]).transpose(1, 2)  # root^T root = zz
-    _, scale, directions = torch.linalg.svd(root @ least, full_matrices=False)
-    spread = scale[..., None] * directions
-    return Ingredients(mean.float(), maps.float(), spread[:, :VARIANCE_RANK].float())
+    return Ingredients(mean.float(), maps.float(), _spread(zz, least).float())
 
 
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    return left[..., :, None] * (right[..., None, :] if right.ndim > 1 else right)
+def _spread(
+    zz: Float[Tensor, "head d_head d_head"], weight: Float[Tensor, "head d_head d_model"]
+) -> Float[Tensor, "head rank d_model"]:
+    """The leading directions of the final state's variance under a map, as long as they are wide.
+
+    With zz = R R^T the variance is M^T M for M = R^T weight; the eigenvectors of the small M M^T
+    turn the rows of M to its leading directions.
+    """
+    rows = torch.linalg.cholesky(ridged(zz, SILENT)).transpose(1, 2) @ weight
+    _, turn = torch.linalg.eigh(rows @ rows.transpose(1, 2))
+    return turn[..., -VARIANCE_RANK:].transpose(1, 2) @ rows
 
 
-def _ridge(
+def _least_squares(
     zz: Float[Tensor, "head d_head d_head"],
     target: Float[Tensor, "head d_head d_model"],
     ridge: float,
 ) -> Float[Tensor, "head d_head d_model"]:
-    variance = zz.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None]
-    # A head that never says anything (all zero) gets a zero lens instead of a division by zero.
-    floor = torch.finfo(zz.dtype).tiny ** 0.5
-    identity = torch.eye(zz.shape[-1], dtype=zz.dtype)
-    return torch.linalg.solve(zz + (ridge * variance + floor) * identity, target)
+    return torch.linalg.solve(ridged(zz, ridge), target)
 
 
 def _calibrate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Int
@@ -15,11 +15,9 @@ from saccade.lenses.baselines import BATCH_TOKENS, baseline_lenses, default_kind
 from saccade.lenses.collection import Lenses
 from saccade.lenses.corpus import Corpus
 from saccade.lenses.evaluation import Evaluation, Scores
+from saccade.lenses.gather import Progress
 from saccade.lenses.scoring import MEASURES, Predicted, predict, score
 from saccade.lenses.sites import held_at, needs_residual
-
-Progress = Callable[[int, int], None]
-"""Called with how much is done and how much there is to do, in positions x lenses."""
 
 # Logits of one layer's lenses held at once; twice as much is used while they are compared. Factored
 # lenses are quick only when many positions share the product with the unembedding: with 64 MB the
@@ -76,7 +74,7 @@ def evaluate_lenses(
                 table[:, sites] += scores
                 done += len(ids) * (sites.stop - sites.start)
                 if progress is not None:
-                    progress(done, total)
+                    progress("scoring", done, total)
     n = int(picked.sum())
     return _evaluation(lenses, others, corpus, own / n, [table / n for table in tables], n)
 

@@ -27,18 +27,18 @@ from saccade.lenses.held_out import HeldOut
 from saccade.lenses.lens import Lens, lens_kind
 from saccade.lenses.objectives import find_objective
 from saccade.lenses.polish import PolishConfig, polish
-from saccade.lenses.processes import Processes, joined
 from saccade.lenses.residual_statistics import ResidualStatistics
 from saccade.lenses.sample import Sample
+from saccade.lenses.self_text import WINDOW
 from saccade.lenses.tuned_lens import TunedLens, tuned_from
+from saccade.processes import Processes, joined
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
 
 SELF = "self"
-FEW = 128
-# Sampling reads one column at a time: many rows keep the processor busy, short ones fit in memory.
-SELF_ROWS, SELF_WINDOW = 96, 96
+FEW, FEW_WORDS = 128, 1024
+SELF_ROWS = 96
 
 
 def fit_lenses(
@@ -77,7 +77,7 @@ def open_batches(
 ) -> Batches:
     """The text of a fit."""
     if corpus == SELF:
-        window = min(SELF_WINDOW, model.max_positions or SELF_WINDOW)
+        window = min(WINDOW, model.max_positions or WINDOW)
         n_rows = max(2, -(-config.tokens // window))
         return SelfBatches(model, n_rows, min(SELF_ROWS, n_rows), window, config.seed)
     text = read_corpus(corpus, model, window=config.window, max_tokens=config.tokens)
@@ -143,14 +143,15 @@ def fit_on(
 def from_statistics(model: LanguageModel, gathered: Gathered, made: Made) -> Lenses:
     """The closed form, from sums and held-out positions."""
     constant = constant_lens(gathered.statistics)
-    held_out = HeldOut.of(model, few(gathered.sample), constant, seed=made.seed)
+    sample = gathered.sample
+    held_out = HeldOut.of(model, few(sample), constant, seed=made.seed, n_words=FEW_WORDS)
     return Lenses(
         model=model,
-        by_layer=dict(solve(model, gathered.statistics, held_out)),
+        by_layer=dict(solve(model, gathered.statistics, held_out, z=sample.z)),
         constant=constant.to(model.unembedding.weight.device),
         made=made,
         statistics=gathered.statistics,
-        held_out=gathered.sample,
+        held_out=sample,
     )
 
 
@@ -180,7 +181,12 @@ def _trained(
             text,
             config=_given(
                 config,
-                GradientConfig(over=config.over, positions=config.positions, seed=config.seed),
+                GradientConfig(
+                    over=config.over,
+                    positions=config.positions,
+                    rows=config.rows,
+                    seed=config.seed,
+                ),
             ),
             processes=processes,
             checkpoint=checkpoint,

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from saccade.lenses.batches import Batch, Batches
 from saccade.lenses.checkpoint import Checkpoint
-from saccade.lenses.processes import Processes
 from saccade.lenses.sample import Sample
 from saccade.lenses.statistics import Statistics
+from saccade.processes import Processes
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
@@ -91,7 +91,7 @@ def _add(
     gathered: Gathered, model: LanguageModel, batch: Batch, index: int, n_held_out: int
 ) -> None:
     gathered.ids[index] = batch.ids.cpu()
-    rows, window = batch.ids.shape
+    rows, window = batch.final.shape[:2]
     if bool(batch.held_out.any()):
         each = -(-HELD_OUT_POSITIONS // n_held_out)
         columns = ((torch.arange(each) + 0.5) * window / each).long().unique()

@@ -20,8 +20,8 @@ from saccade.lenses.batches import windows_of_step
 from saccade.lenses.gather import Progress
 from saccade.lenses.lens import Lens
 from saccade.lenses.objectives import Objective, Target
-from saccade.lenses.processes import Processes
 from saccade.lenses.sites import held_at, needs_residual
+from saccade.processes import Processes
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel

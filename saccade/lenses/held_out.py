@@ -42,6 +42,7 @@ class HeldOut:
         constant: Float[Tensor, " d_vocab"],
         *,
         seed: int = 0,
+        n_words: int = N_WORDS,
     ) -> HeldOut:
         """Choose the words for a sample; the same for the same seed."""
         log_p = model.unembedding.logits(sample.final.float()).float().log_softmax(-1)
@@ -51,7 +52,7 @@ class HeldOut:
         words = sample_words(
             torch.maximum(p.amax(0), constant.exp()),
             constant.exp() + p.mean(0),
-            n_words=min(N_WORDS, p.shape[1]),
+            n_words=min(n_words, p.shape[1]),
             generator=torch.Generator().manual_seed(seed),
         )
         return cls(

@@ -26,9 +26,9 @@ from saccade.lenses.batches import windows_of_step
 from saccade.lenses.gather import Progress
 from saccade.lenses.head_lens import HeadLens
 from saccade.lenses.held_out import HeldOut
-from saccade.lenses.processes import Processes
 from saccade.lenses.statistics import Statistics
 from saccade.lenses.words import Words, sample_words
+from saccade.processes import Processes
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
@@ -47,7 +47,7 @@ CHOICES = 4
 class PolishConfig:
     """How long and how finely lenses are polished."""
 
-    steps: int = 80
+    steps: int = 90
     """How many gradient steps."""
     rows: int = 8
     """How many windows of text a step reads."""
@@ -61,15 +61,18 @@ class PolishConfig:
 
 @dataclass
 class LayerState:
-    """The lenses of one layer while they are polished, in whitened coordinates."""
+    """The lenses of one layer while they are polished, in whitened coordinates.
+
+    The bias is the last row of ``weight``: what a feature that is always one says.
+    """
 
     lens: HeadLens
     mean: Float[Tensor, "head d_head"]
     whiten: Float[Tensor, "head d_head d_head"]
-    weight: Float[Tensor, "head d_head d_model"]
-    velocity: Float[Tensor, "head d_head d_model"]
+    weight: Float[Tensor, "head feature d_model"]
+    velocity: Float[Tensor, "head feature d_model"]
     best_kl: Float[Tensor, " head"]
-    best: Float[Tensor, "head d_head d_model"]
+    best: Float[Tensor, "head feature d_model"]
 
     @classmethod
     def of(cls, lens: HeadLens, statistics: Statistics, layer: int) -> LayerState:
@@ -82,11 +85,13 @@ class LayerState:
         device = lens.weight.device
         whiten = (vectors * values.rsqrt()[:, None]).float().to(device)
         unwhiten = (vectors * values.sqrt()[:, None]).transpose(1, 2).float().to(device)
-        weight = unwhiten @ lens.weight.detach()
+        mean = mean.float().to(device)
+        said = lens.bias.detach() + torch.einsum("hi,hid->hd", mean, lens.weight.detach())
+        weight = torch.cat([unwhiten @ lens.weight.detach(), said[:, None]], dim=1)
         n_heads = len(weight)
         return cls(
             lens=lens,
-            mean=mean.float().to(device),
+            mean=mean,
             whiten=whiten,
             weight=weight,
             velocity=torch.zeros_like(weight),
@@ -94,11 +99,16 @@ class LayerState:
             best=weight.clone(),
         )
 
-    def write(self, weight: Float[Tensor, "head d_head d_model"]) -> None:
+    def write(self, weight: Float[Tensor, "head feature d_model"]) -> None:
         """Put a weight in whitened coordinates into the lens."""
-        plain = self.whiten @ weight
+        plain = self.whiten @ weight[:, :-1]
         self.lens.weight.data.copy_(plain)
-        self.lens.bias.data.copy_(-torch.einsum("hi,hid->hd", self.mean, plain))
+        self.lens.bias.data.copy_(weight[:, -1] - torch.einsum("hi,hid->hd", self.mean, plain))
+
+    def features(self, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "head n feature"]:
+        """What the weight acts on: whitened z, and the one that is always one."""
+        white = (z - self.mean).transpose(0, 1) @ self.whiten
+        return torch.nn.functional.pad(white, (0, 1), value=1.0)
 
     def choose(self, held_out: HeldOut, layer: int) -> None:
         """Remember, for each head, the state that was best on held-out text so far."""
@@ -216,14 +226,14 @@ def gradient_of(
     vectors: Float[Tensor, "word d_model"],
     words: Words,
     teacher: Float[Tensor, "n word"],
-) -> Float[Tensor, "head d_head d_model"]:
+) -> Float[Tensor, "head feature d_model"]:
     """The gradient of the summed divergence, by hand: probabilities less the model's, times z."""
-    white = (z - state.mean).transpose(0, 1) @ state.whiten  # [head, n, d_head]
+    white = state.features(z)  # [head, n, feature]
     by_word = (state.weight.flatten(0, 1) @ vectors.T).unflatten(0, state.weight.shape[:2])
     base = state.lens.word_bias[:, words.ids] + words.log_weight  # [head, word]
     surplus = torch.baddbmm(base[:, None], white, by_word).softmax(-1)  # [head, n, word]
     surplus -= teacher
-    slope = white.transpose(1, 2) @ surplus  # [head, d_head, word]
+    slope = white.transpose(1, 2) @ surplus  # [head, feature, word]
     return (slope.flatten(0, 1) @ vectors).view_as(state.weight)
 
 

@@ -19,6 +19,11 @@ from transformers.cache_utils import DynamicLayer
 from saccade.errors import UsageError
 from saccade.heads.capture import capture
 from saccade.heads.model import LanguageModel
+from saccade.lenses.corpus import Corpus
+from saccade.store import fingerprint_text
+
+# Sampling reads one column at a time: short rows fit in memory, many of them keep it busy.
+WINDOW = 96
 
 
 class SampledBatch(NamedTuple):
@@ -67,6 +72,19 @@ def sample_batches(
             seed=seed,
             temperature=temperature,
         )
+
+
+def write_corpus(
+    model: LanguageModel, *, n_tokens: int, window: int = WINDOW, seed: int = 0
+) -> Corpus:
+    """Text that the model writes, as a corpus: to score lenses where no other text is at hand."""
+    window = min(window, model.max_positions or window)
+    batches = sample_batches(model, n_tokens=n_tokens, window=window, seed=seed)
+    windows = torch.cat([batch.ids.cpu() for batch in batches])
+    assert model.tokenizer is not None, "a model that writes text has a tokenizer"
+    text = model.tokenizer.batch_decode(windows, skip_special_tokens=True)
+    fingerprint = fingerprint_text([windows.numpy().tobytes()])
+    return Corpus("self", fingerprint, windows, n_bytes=sum(len(row.encode()) for row in text))
 
 
 def n_rows(

@@ -8,7 +8,7 @@ PROMPT = "Once upon a time, there was a little"
 @pytest.fixture
 def demo(saccade, stories, monkeypatch):
     monkeypatch.setattr("saccade.heads.open_model", lambda *_: stories)
-    monkeypatch.setattr("saccade.lenses.fit.SELF_WINDOW", 24)
+    monkeypatch.setattr("saccade.lenses.fit.WINDOW", 24)
 
     def run(*options, prompt=PROMPT):
         return saccade("demo", "--prompt", prompt, "--tokens", 700, *options)

@@ -143,3 +143,11 @@ def test_help_is_there_without_torch():
     found = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert "Examples:" in found.stdout and "--corpus" in found.stdout
     assert "| torch\n" not in found.stderr
+
+
+def test_without_any_text_the_model_writes_what_is_scored(evaluate):
+    code, out, err = evaluate("--corpus", "self", "--kind", "none", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["corpus"] == "self"
+    assert found["n_positions"] == 41

@@ -125,6 +125,7 @@ def test_an_interrupted_fit_leaves_the_old_lenses_and_goes_on(fit, stories, tmp_
         return read(self, index)
 
     monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "PAUSE_OVER_WRITING", 0)
     monkeypatch.setattr(batches.CorpusBatches, "read", interrupted)
     code, printed, err = fit("--out", out, "--seed", 2)
     assert (code, printed) == (130, "") and err.endswith("interrupted\n")
@@ -135,7 +136,7 @@ def test_an_interrupted_fit_leaves_the_old_lenses_and_goes_on(fit, stories, tmp_
 
 
 def test_without_a_corpus_the_model_writes_its_own(saccade, stories, tmp_path, monkeypatch):
-    monkeypatch.setattr("saccade.lenses.fit.SELF_WINDOW", 24)
+    monkeypatch.setattr("saccade.lenses.fit.WINDOW", 24)
     given = ["--model", stories.name, "--tokens", 700, "--out", tmp_path / "lens"]
     code, out, _ = saccade("lens", "fit", *given)
     assert code == 0 and "from 720 tokens of self" in out

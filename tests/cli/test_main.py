@@ -24,9 +24,12 @@ def saccade(*arguments, **options):
 def every_command():
     from saccade.cli import main
 
-    names = [[name] for name in main.COMMANDS] + [["lens", name] for name in main.LENS_COMMANDS]
-    modules = [*main.COMMANDS.values(), *main.LENS_COMMANDS.values()]
-    return list(zip(names, modules, strict=True))
+    groups = {(): main.COMMANDS, ("lens",): main.LENS_COMMANDS, ("data",): main.DATA_COMMANDS}
+    return [
+        ([*group, name], module)
+        for group, commands in groups.items()
+        for name, module in commands.items()
+    ]
 
 
 def test_every_help_ends_with_two_examples_that_can_be_pasted(capsys, monkeypatch):

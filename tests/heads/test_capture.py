@@ -246,3 +246,15 @@ def test_direct_logits_at_chosen_positions(llama, ids):
     everywhere = direct_logits(llama, captured, 2, ids)
     found = direct_logits(llama, captured, 2, ids[:, [4, -1]], positions=[4, -1])
     assert_close(found, everywhere[:, [4, -1]])
+
+
+def test_every_other_position_is_what_is_kept_of_all_one_later_in_the_next_row(llama):
+    ids = 3 + torch.arange(2 * 7).view(2, 7)
+    whole, some = capture(llama, ids), capture(llama, ids, every=2)
+
+    def kept(held: Tensor) -> Tensor:
+        return torch.stack([held[0, [0, 2, 4]], held[1, [1, 3, 5]]])
+
+    assert torch.equal(some.final, kept(whole.final))
+    assert all(torch.equal(some.z[layer], kept(held)) for layer, held in whole.z.items())
+    assert capture(llama, ids[:, :1], every=2).final.shape[1] == 1  # never nothing

@@ -79,7 +79,7 @@ def gathered(stories, corpus):
     """The sums over that text, and its held-out positions."""
     from saccade.lenses.batches import CorpusBatches
     from saccade.lenses.gather import gather
-    from saccade.lenses.processes import Processes
+    from saccade.processes import Processes
 
     with one_thread():
         return gather(stories, CorpusBatches(stories, corpus, rows=13), processes=Processes())

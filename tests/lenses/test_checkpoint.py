@@ -45,6 +45,7 @@ def test_it_is_not_written_again_and_again(monkeypatch):
     kept.save_sometimes(tensors)
     assert not made and kept.load() is None  # it has only just begun
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     kept.save_sometimes(tensors)
     assert made == [1] and kept.load() is not None
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 1000.0)

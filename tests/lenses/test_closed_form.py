@@ -11,7 +11,7 @@ from saccade.lenses import closed_form
 from saccade.lenses.batches import CorpusBatches
 from saccade.lenses.closed_form import constant_lens, solve, word_variance
 from saccade.lenses.held_out import HeldOut
-from saccade.lenses.statistics import Statistics
+from saccade.lenses.statistics import POSITION_EVERY, Statistics
 
 LAYER, HEAD = 2, 3
 
@@ -20,10 +20,9 @@ LAYER, HEAD = 2, 3
 def seen(stories, corpus):
     """What the sums are over, stacked in float64: z of one head, and the final states."""
     fitted = corpus.windows[~CorpusBatches(stories, corpus, rows=13).held_out_rows()]
-    captured = capture(stories, fitted)
-    return captured.z[LAYER][:, :, HEAD].flatten(0, 1).double(), captured.final.flatten(
-        0, 1
-    ).double()
+    some = [capture(stories, ids, every=POSITION_EVERY) for ids in fitted.split(13)]
+    z = torch.cat([each.z[LAYER][:, :, HEAD].flatten(0, 1) for each in some])
+    return z.double(), torch.cat([each.final.flatten(0, 1) for each in some]).double()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def lenses(stories, gathered, held_out):
 def test_without_a_ridge_the_map_is_that_of_least_squares(covariances, seen):
     z, f = seen
     expected = torch.linalg.lstsq(z - z.mean(0), f - f.mean(0)).solution
-    found = closed_form._ridge(*covariances, 1e-12)[HEAD]
+    found = closed_form._least_squares(*covariances, 1e-12)[HEAD]
     # The sums are of products in float32, so that is how well the two can agree.
     torch.testing.assert_close(found, expected, atol=2e-4 * float(expected.abs().max()), rtol=1e-3)
 
@@ -63,7 +62,7 @@ def test_a_ridge_is_that_of_least_squares_with_penalty_rows(covariances, seen):
     penalty = (0.3 * z.square().mean() * len(z)).sqrt() * torch.eye(z.shape[1]).double()
     rows = torch.cat([z, penalty]), torch.cat([f, f.new_zeros(len(penalty), f.shape[1])])
     expected = torch.linalg.lstsq(*rows).solution
-    found = closed_form._ridge(*covariances, 0.3)[HEAD]
+    found = closed_form._least_squares(*covariances, 0.3)[HEAD]
     torch.testing.assert_close(found, expected, atol=1e-4 * float(expected.abs().max()), rtol=1e-3)
 
 
@@ -121,8 +120,8 @@ def test_the_newton_direction_solves_autograds_gradient_and_hessian(
     torch.testing.assert_close(back, -gradient, atol=1e-5, rtol=1e-3)
     # And the ingredient is that step, with its ridge and its damping.
     mean = gathered.statistics.mean
-    sampled = mean(f"{LAYER}.sampled.zu")[HEAD] - torch.outer(
-        mean(f"{LAYER}.sampled.z")[HEAD], mean("sampled.u")
+    sampled = mean(f"{LAYER}.expected.zu")[HEAD] - torch.outer(
+        mean(f"{LAYER}.expected.z")[HEAD], mean("expected.u")
     )
     s = mean(f"{LAYER}.zz")[HEAD] - torch.outer(mean(f"{LAYER}.z")[HEAD], mean(f"{LAYER}.z")[HEAD])
     ridge = closed_form.NEWTON_RIDGE * s.diagonal().mean() * torch.eye(len(s))
@@ -158,14 +157,14 @@ def test_the_variance_of_a_words_logit_is_the_quadratic_form(stories, parts, cov
     """d_head is 8, below the rank that is kept: nothing is lost."""
     zz, zf = covariances
     assert parts.spread.shape[1] == zz.shape[-1] <= closed_form.VARIANCE_RANK
-    a = closed_form._ridge(zz, zf, closed_form.NEWTON_RIDGE)
+    a = closed_form._least_squares(zz, zf, closed_form.NEWTON_RIDGE)
     weight = stories.unembedding.weight.double()
     expected = torch.einsum("wd,hid,hij,hje,we->hw", weight, a, zz, a, weight)
     found = word_variance(stories, parts.spread)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-3)
 
 
-def test_a_lens_is_the_mixture_of_its_ingredients(stories, gathered, held_out, lenses, metric):
+def test_a_lens_is_the_mixture_of_its_ingredients(stories, gathered, held_out, metric):
     """The lens's own logits on the held-out text are those that were calibrated."""
     parts = {
         layer: closed_form._ingredients(gathered.statistics, layer, metric)
@@ -174,7 +173,9 @@ def test_a_lens_is_the_mixture_of_its_ingredients(stories, gathered, held_out, l
     mix = closed_form._calibrate(parts, held_out)[LAYER]
     terms = closed_form._terms(parts[LAYER], held_out.sample.z[LAYER], held_out.vectors)
     expected = held_out.constant + torch.einsum("hk,khnw->nhw", mix, terms)
-    found = lenses[LAYER](held_out.sample.z[LAYER])
+    constant = constant_lens(gathered.statistics)
+    lens = closed_form._lens(stories, LAYER, parts[LAYER], mix, constant)
+    found = lens(held_out.sample.z[LAYER])
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=1e-3)
 
 
@@ -233,3 +234,11 @@ def test_a_head_that_always_holds_the_same_gets_the_constant_lens(stories, gathe
     assert all(torch.isfinite(value).all() for value in lens.state_dict().values())
     torch.testing.assert_close(said[:, HEAD], constant.expand(7, -1), atol=1e-3, rtol=1e-3)
     assert (said[:, HEAD - 1] - constant).abs().max() > 0.1  # the others still say something
+
+
+def test_on_the_held_out_text_no_head_is_worse_than_the_mixture_it_starts_from(
+    stories, gathered, held_out, lenses, monkeypatch
+):
+    monkeypatch.setattr(closed_form, "SHARES", (0.0,))
+    for layer, mixed in solve(stories, gathered.statistics, held_out).items():
+        assert (held_out.kl(lenses[layer], layer) <= held_out.kl(mixed, layer) + 1e-6).all()

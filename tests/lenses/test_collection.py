@@ -14,7 +14,7 @@ from saccade.lenses.batches import CorpusBatches
 from saccade.lenses.collection import LENSES, STATISTICS, load_lenses, read_made
 from saccade.lenses.fit import fit_on
 from saccade.lenses.fit_config import FitConfig
-from saccade.lenses.processes import Processes
+from saccade.processes import Processes
 
 
 def fitted(model, windows, corpus_of, cache, **settings):

@@ -247,7 +247,7 @@ def test_a_sample_is_scored_as_the_text_of_its_windows(lenses, corpus):
 
 def test_progress_ends_when_all_is_done(lenses, corpus):
     steps = []
-    evaluate_lenses(lenses, corpus, progress=lambda done, total: steps.append((done, total)))
+    evaluate_lenses(lenses, corpus, progress=lambda _, done, total: steps.append((done, total)))
     done, totals = zip(*steps, strict=True)
     assert len(set(totals)) == 1
     assert list(done) == sorted(set(done))

@@ -12,7 +12,7 @@ from saccade.lenses.batches import CorpusBatches, SelfBatches
 from saccade.lenses.fit import fit_lenses
 from saccade.lenses.fit_config import FitConfig
 from saccade.lenses.gather import gather
-from saccade.lenses.processes import Processes
+from saccade.processes import Processes
 from saccade.store import cache_dir
 
 ROWS = 15
@@ -89,7 +89,7 @@ def test_held_out_rows_are_never_in_the_sums(stories, corpus):
     other = gather(stories, others, processes=Processes())
     sums, same = found.statistics.sums, other.statistics.sums
     assert all(torch.equal(sums[name], same[name]) for name in sums)
-    assert found.statistics.n == int((~held).sum()) * 61
+    assert found.statistics.n == int((~held).sum()) * 30  # every other of 61 positions
     assert not torch.equal(found.sample.final, other.sample.final)
 
 

@@ -25,7 +25,7 @@ import sys, time
 from saccade.cli.main import main
 from saccade.lenses import batches, checkpoint
 
-checkpoint.EVERY_SECONDS = 0.0
+checkpoint.EVERY_SECONDS = checkpoint.PAUSE_OVER_WRITING = 0
 stop, read = int(sys.argv[1]), batches.CorpusBatches.read
 
 def slowly(self, index):

@@ -16,7 +16,7 @@ from saccade.lenses.gradient import GradientConfig, train
 from saccade.lenses.head_lens import DenseHeadLens, HeadLens
 from saccade.lenses.lens import lens_kind
 from saccade.lenses.objectives import find_objective
-from saccade.lenses.processes import Processes
+from saccade.processes import Processes
 
 LAYER, ROWS = 3, 5
 
@@ -122,6 +122,7 @@ def test_training_that_was_stopped_goes_on_and_ends_in_the_same_lens(
     stories, told, corpus_of, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     text, steps = corpus_of(told[:23, :13]), []
 
     def stop_at_four(stage, done, total):

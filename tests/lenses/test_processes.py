@@ -21,7 +21,7 @@ from saccade.lenses.gradient import GradientConfig, train
 from saccade.lenses.head_lens import HeadLens
 from saccade.lenses.objectives import find_objective
 from saccade.lenses.polish import PolishConfig, polish
-from saccade.lenses.processes import Processes, joined
+from saccade.processes import Processes
 
 LAYER, WINDOW = 3, 23
 
@@ -83,27 +83,6 @@ def together(models, world, work):
         return [each.result(timeout=60) for each in running]
 
 
-def test_one_process_alone_needs_nobody():
-    alone = Processes()
-    tensor = torch.arange(3.0)
-    alone.add_up([tensor])
-    alone.largest(tensor)
-    alone.from_first([tensor])
-    alone.wait()
-    assert tensor.tolist() == [0, 1, 2] and alone.is_first
-    assert alone.in_order(tensor)[0] is tensor
-
-
-def test_without_torchrun_there_is_one_process(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    with joined() as processes:
-        assert processes == Processes(rank=0, world=1)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    with joined() as processes:
-        assert processes.world == 1
-
-
 @pytest.mark.parametrize(("n_windows", "rows", "world"), [(5, 3, 3), (29, 3, 2), (50, 1, 2)])
 def test_every_process_ends_with_the_sums_and_the_text_of_all(
     models, told, corpus_of, n_windows, rows, world
@@ -129,6 +108,7 @@ def test_text_keeps_its_order_when_a_shared_fit_is_taken_up_again(
 ):
     """With more than ten batches each, which sort differently by name than by number."""
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     corpus = corpus_of(told[:47, :7])
 
     def work(model, processes):
@@ -164,6 +144,7 @@ def test_processes_that_were_stopped_at_different_steps_go_on_together(
 ):
     """The second finds a checkpoint of a later step; a step is only right if both take it."""
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     corpus = corpus_of(told[:12, :WINDOW])
     closed = solve(models[0], gathered.statistics, held_out)
     config = PolishConfig(rows=4, steps=6, words=384)

@@ -6,7 +6,13 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.heads.capture import capture
-from saccade.lenses.self_text import SampledBatch, draw, sample_batch, sample_batches
+from saccade.lenses.self_text import (
+    SampledBatch,
+    draw,
+    sample_batch,
+    sample_batches,
+    write_corpus,
+)
 
 WINDOW, BATCH = 13, 5
 
@@ -161,3 +167,14 @@ def tiny_mistral(*, sliding_window: int | None = None):
         eos_token_id=None,
     )
     return wrap_model(MistralForCausalLM(config).float(), None, name="tiny mistral")
+
+
+def test_a_corpus_the_model_writes_is_its_sampled_text_and_knows_its_bytes(stories):
+    written = write_corpus(stories, n_tokens=61 * 5, window=61, seed=1)
+    assert torch.equal(
+        written.windows, all_ids(sampled(stories, n_tokens=61 * 5, window=61, batch=64, seed=1))
+    )
+    text = stories.tokenizer.batch_decode(written.windows, skip_special_tokens=True)
+    assert written.n_bytes == sum(len(row.encode("utf-8")) for row in text)
+    other = write_corpus(stories, n_tokens=61 * 5, window=61, seed=2)
+    assert other.fingerprint != written.fingerprint

@@ -5,15 +5,21 @@ import torch
 
 from saccade.errors import LensError
 from saccade.heads import capture
-from saccade.lenses.statistics import PREDICTED_EVERY, Statistics
+from saccade.lenses.statistics import EXPECTED_EVERY, POSITION_EVERY, PREDICTED_EVERY, Statistics
 
 BATCHES, ROWS, LENGTH = 5, 3, 11
-# Every fourth position of a row, beginning one earlier in each next row.
-SAMPLED = [
-    row * LENGTH + column
-    for row in range(ROWS)
-    for column in range(-row % PREDICTED_EVERY, LENGTH, PREDICTED_EVERY)
-]
+
+
+def every(stride: int) -> list[int]:
+    """Every so-many-th position of a row, beginning one earlier in each second next row."""
+    return [
+        row * LENGTH + column
+        for row in range(ROWS)
+        for column in range(-(row // POSITION_EVERY) % stride, LENGTH, stride)
+    ]
+
+
+PREDICTED, EXPECTED = every(PREDICTED_EVERY), every(EXPECTED_EVERY)
 
 
 @pytest.fixture(scope="module")
@@ -41,24 +47,26 @@ def by_hand(tiny_llama, texts):
     captured = [capture(tiny_llama, ids) for ids in texts]
     f = torch.stack([each.final for each in captured]).flatten(1, 2).double()
     logits = torch.stack([tiny_llama.hf(ids, use_cache=False).logits for ids in texts])
-    p = logits.double().softmax(-1).flatten(1, 2)[:, SAMPLED]
-    u = p @ tiny_llama.unembedding.weight.double()
+    p = logits.double().softmax(-1).flatten(1, 2)
+    u = p[:, EXPECTED] @ tiny_llama.unembedding.weight.double()
+    p = p[:, PREDICTED]
     expected = {
         "n": torch.tensor([float(BATCHES * ROWS * LENGTH)]),
         "f": f.sum((0, 1)),
-        "sampled.n": torch.tensor([float(p.shape[:2].numel())]),
-        "sampled.u": u.sum((0, 1)),
-        "sampled.p": p.sum((0, 1)),
+        "predicted.n": torch.tensor([float(p.shape[:2].numel())]),
+        "predicted.p": p.sum((0, 1)),
+        "expected.n": torch.tensor([float(u.shape[:2].numel())]),
+        "expected.u": u.sum((0, 1)),
     }
     for at in tiny_llama.layers:
         z = torch.stack([each.z[at.index] for each in captured]).flatten(1, 2).double()
-        some = z[:, SAMPLED]
+        some = z[:, EXPECTED]
         expected |= {
             f"{at.index}.z": z.sum((0, 1)),
             f"{at.index}.zz": torch.einsum("bnhi,bnhj->hij", z, z),
             f"{at.index}.zf": torch.einsum("bnhi,bnd->hid", z, f),
-            f"{at.index}.sampled.z": some.sum((0, 1)),
-            f"{at.index}.sampled.zu": torch.einsum("bnhi,bnd->hid", some, u),
+            f"{at.index}.expected.z": some.sum((0, 1)),
+            f"{at.index}.expected.zu": torch.einsum("bnhi,bnd->hid", some, u),
         }
     return expected
 
@@ -74,13 +82,13 @@ def test_every_sum_is_what_one_big_stack_gives(statistics, by_hand):
 
 
 def test_means_are_over_the_positions_that_were_summed(statistics, by_hand):
-    n, sampled = BATCHES * ROWS * LENGTH, int(by_hand["sampled.n"])
-    assert sampled == BATCHES * len(SAMPLED)
+    n, expected = BATCHES * ROWS * LENGTH, int(by_hand["expected.n"])
+    assert expected == BATCHES * len(EXPECTED) < BATCHES * len(PREDICTED)
     torch.testing.assert_close(statistics.mean("1.z"), statistics.sums["1.z"] / n)
     torch.testing.assert_close(
-        statistics.mean("1.sampled.z"), by_hand["1.sampled.z"] / sampled, atol=1e-6, rtol=1e-5
+        statistics.mean("1.expected.z"), by_hand["1.expected.z"] / expected, atol=1e-6, rtol=1e-5
     )
-    assert float(statistics.mean("sampled.p").sum()) == pytest.approx(1.0, abs=1e-6)
+    assert float(statistics.mean("predicted.p").sum()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_two_batches_merge_to_exactly_what_one_pass_gives(tiny_llama, texts):
@@ -109,19 +117,19 @@ def test_merging_leaves_both_parts_as_they_were(tiny_llama, texts):
 def test_the_mean_prediction_does_not_depend_on_how_texts_begin(stories, told):
     """All stories begin alike; each of their first places has to count as often as any other."""
     windows = told[:, :32]  # a whole number of strides
-    captured = capture(stories, windows)
+    captured = capture(stories, windows, every=POSITION_EVERY)
     statistics = Statistics.empty(stories)
     statistics.add(stories, captured.z, captured.final)
     every = stories.hf(windows, use_cache=False).logits.double().softmax(-1).mean((0, 1))
-    found = statistics.mean("sampled.p")
+    found = statistics.mean("predicted.p")
     assert float((every * (every / found).log()).sum()) < 0.03
 
 
 def test_a_text_of_one_position_has_its_prediction_counted(tiny_llama):
     """Else nothing is known of what the model predicts, and the lenses come out as no numbers."""
     found = sums_of(tiny_llama, torch.tensor([[[17]]]))
-    assert float(found.sums["sampled.n"]) == 1
-    assert float(found.sums["sampled.p"].sum()) == pytest.approx(1.0, abs=1e-6)
+    assert float(found.sums["predicted.n"]) == float(found.sums["expected.n"]) == 1
+    assert float(found.sums["predicted.p"].sum()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_sums_of_another_shape_of_model_are_not_merged(tiny_llama, stories):

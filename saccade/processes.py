@@ -1,4 +1,4 @@
-"""The processes that share a fit: one alone, or those that ``torchrun`` started."""
+"""The processes that share a piece of work: one alone, or those that ``torchrun`` started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,12 @@ class Processes:
 
     rank: int = 0
     world: int = 1
+
+    @classmethod
+    def started(cls) -> Processes:
+        """Which process this is by what ``torchrun`` says, before they have joined."""
+        rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        return cls(rank=int(rank), world=int(world))
 
     @property
     def is_first(self) -> bool:
@@ -62,18 +69,22 @@ class Processes:
 
 
 @contextmanager
-def joined() -> Iterator[Processes]:
+def joined(*, has_own_gpu: bool = False) -> Iterator[Processes]:
     """Join the other processes if ``torchrun`` started this one, and leave them at the end.
 
-    Sums are exchanged through the CPU (gloo) whatever the devices: they are few and large, and this
-    works on every machine.
+    What lies on the CPU is exchanged by gloo, which works on every machine.
+
+    Args:
+        has_own_gpu: each process has a GPU to itself, so that what lies there can go by nccl.
     """
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if Processes.started().world == 1:
         yield Processes()
         return
     owner = not dist.is_initialized()
     if owner:
-        dist.init_process_group("gloo")
+        # One process validates while the others wait, which may take longer than gloo's half hour.
+        backend = "cpu:gloo,cuda:nccl" if has_own_gpu else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(hours=6))
     try:
         yield Processes(rank=dist.get_rank(), world=dist.get_world_size())
     finally:

@@ -1,0 +1,74 @@
+"""A small network as a score."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from saccade.attention.score import Score
+
+
+class AdditiveScore(Score):
+    """Score each key against each query with a network of one hidden layer.
+
+    Bahdanau et al., 2015 (https://arxiv.org/abs/1409.0473), appendix A.1.2:
+    ``score(q, k) = v . tanh(W q + U k)``. No biases, as in the paper's equation. Unlike the paper
+    we can score all queries at once.
+
+    >>> score = AdditiveScore(d_query=3, d_key=5, d_hidden=7)
+    >>> score(torch.randn(2, 1, 3), score.project(torch.randn(2, 11, 5))).shape
+    torch.Size([2, 1, 11])
+    """
+
+    def __init__(self, *, d_query: int, d_key: int, d_hidden: int) -> None:
+        super().__init__()
+        self.query_proj = nn.Linear(d_query, d_hidden, bias=False)
+        self.key_proj = nn.Linear(d_key, d_hidden, bias=False)
+        self.score_proj = nn.Linear(d_hidden, 1, bias=False)
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos d_hidden"]:
+        """``U k`` of every key."""
+        return self.key_proj(keys)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos d_hidden"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        hidden = self.query_proj(query)
+        v = self.score_proj.weight[0]
+        return _Scores.apply(hidden, projected, v.to(hidden.dtype))
+
+
+class _Scores(Function):
+    """``v . tanh(q + k)``, passing over the batch x keys x d_hidden numbers as seldom as it can.
+
+    These passes are what a step costs beside its matrix products, as they wait for memory. The sum
+    becomes its tanh in place, and on the way back ``grad * (1 - tanh^2)`` is one pass, where
+    autograd first writes out the outer product of the gradient and v.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
+        hidden = (key[:, None] + query[:, :, None]).tanh_()  # [batch, query_pos, key_pos, d_hidden]
+        ctx.save_for_backward(hidden, v)
+        return hidden @ v
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (grad,) = grad_outputs  # [batch, query_pos, key_pos]
+        hidden, v = ctx.saved_tensors
+        for_v = (grad.reshape(1, -1) @ hidden.flatten(0, 2))[0]
+        slope = torch.ops.aten.tanh_backward(grad[..., None], hidden)
+        for_query = slope.sum(2) * v
+        slope *= v
+        return for_query, slope.squeeze(1) if slope.shape[1] == 1 else slope.sum(1), for_v

@@ -1,0 +1,89 @@
+"""Attend: score every key, select, and read the values by the weights."""
+
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from saccade.attention.read import read
+from saccade.attention.score import Score
+from saccade.attention.select import Select, Selected
+
+
+class Memory(NamedTuple):
+    """What can be attended: made once a sentence by `Attention.remember`, asked at every step."""
+
+    keys: Float[Tensor, "batch key_pos d_projected"]
+    """As the score has projected them."""
+    values: Float[Tensor, "batch key_pos d_value"]
+    mask: Bool[Tensor, "batch key_pos"]
+    """True = may attend."""
+
+
+class Attended(NamedTuple):
+    """What was read, and where."""
+
+    context: Float[Tensor, "batch query_pos d_value"]
+    weights: Float[Tensor, "batch query_pos key_pos"]
+    log_prob: Float[Tensor, "batch query_pos"] | None = None
+    """Of what was chosen; None where nothing is left to chance."""
+    entropy: Float[Tensor, "batch query_pos"] | None = None
+    """Of the choice, in nats; None where nothing is left to chance."""
+
+
+class Attention(nn.Module):
+    """Any score with any select, and the weighted read: ``context = sum_j weights[j] values[j]``.
+
+    Bahdanau et al., 2015 (https://arxiv.org/abs/1409.0473), equation 5.
+
+    >>> import torch
+    >>> from saccade.attention import DotScore, SoftSelect
+    >>> attention = Attention(DotScore(d_query=2, d_key=2), SoftSelect())
+    >>> memory = attention.remember(torch.tensor([[[1.0, 1.0], [3.0, 1.0]]]))
+    >>> attention(torch.tensor([[[0.0, 5.0]]]), memory).context  # both keys answer alike
+    tensor([[[2., 1.]]])
+    """
+
+    def __init__(self, score: Score, select: Select) -> None:
+        super().__init__()
+        self.score = score
+        self.select = select
+
+    def remember(
+        self,
+        keys: Float[Tensor, "batch key_pos d_key"],
+        values: Float[Tensor, "batch key_pos d_value"] | None = None,
+        *,
+        mask: Bool[Tensor, "batch key_pos"] | None = None,
+    ) -> Memory:
+        """Project the keys, once for all queries.
+
+        Args:
+            values: What is read; the keys themselves unless told.
+            mask: True = may attend; all may unless told.
+        """
+        if mask is None:
+            mask = keys.new_ones(keys.shape[:2]).bool()
+        return Memory(self.score.project(keys), keys if values is None else values, mask)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        memory: Memory,
+        *,
+        previous: Float[Tensor, "batch 1 key_pos"] | None = None,
+    ) -> Attended:
+        """Read the memory for every query.
+
+        Args:
+            previous: The weights of the step before, None at the first. A decoder may always hand
+                them over: only what looks back (the mixed score, monotonic select) takes them.
+        """
+        looking_back = (previous,)
+        scores = self.score(query, memory.keys, *(looking_back if self.score.looks_back else ()))
+        mask = memory.mask[:, None]  # [batch, 1, key_pos]
+        selected: Selected = self.select(
+            scores, mask, *(looking_back if self.select.looks_back else ())
+        )
+        context = read(selected.weights, memory.values)
+        return Attended(context, selected.weights, selected.log_prob, selected.entropy)

@@ -1,0 +1,92 @@
+"""The GRU cell: one gate decides between the old value and a new one."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saccade.cells.cell import Cell, CellOutput, Unrolled
+from saccade.cells.kernel import weights_of
+from saccade.cells.long_range import keeping_bias
+from saccade.cells.padding import blank_padding, is_right_padded, last_step
+
+
+class GruGates(NamedTuple):
+    """What a GRU computes on the way to its next state."""
+
+    update: Float[Tensor, "*steps d_hidden"]
+    """u: the share of the old value that stays."""
+    candidate: Float[Tensor, "*steps d_hidden"]
+    """The new value that is on offer."""
+
+
+class GruCell(Cell[Tensor]):
+    """``h_t = u * h_(t-1) + (1 - u) * candidate``.
+
+    Cho et al., 2014 (https://arxiv.org/abs/1406.1078), section 2.3. The candidate is
+    ``tanh(W x_t + b + r * (U h_(t-1) + b'))``: the reset gate works after the product, as in
+    torch's kernel and cuDNN's, and not before it as in the paper (``U (r * h_(t-1))``), because so
+    all recurrent products of a step are one. ``u`` is the paper's z.
+
+    A sequence runs through torch's own GRU kernel, which computes the same.
+
+    Args:
+        longest: How many steps a value may have to be kept. Given, the update gates begin open for
+            up to that long (`keeping_bias`).
+    """
+
+    def __init__(self, d_input: int, d_hidden: int, *, longest: int | None = None) -> None:
+        super().__init__(d_input, d_hidden)
+        self.kernel = nn.GRU(d_input, d_hidden, batch_first=True)
+        weights = weights_of(self.kernel)
+        nn.init.zeros_(weights.input_bias)
+        if longest is not None:
+            weights.input_bias.data[d_hidden : 2 * d_hidden] = keeping_bias(d_hidden, longest)
+        nn.init.zeros_(weights.state_bias)
+
+    def start(self, n: int) -> Float[Tensor, "batch d_hidden"]:
+        """Zeros."""
+        return self.zeros(n, self.d_hidden)
+
+    def project(self, inputs: Float[Tensor, "*steps d_input"]) -> Float[Tensor, "*steps d_gates"]:
+        """``W x + b`` in torch's order: reset, update, candidate."""
+        weights = weights_of(self.kernel)
+        return functional.linear(inputs, weights.of_input, weights.input_bias)
+
+    def gates(
+        self, projected: Float[Tensor, "*steps d_gates"], state: Float[Tensor, "*steps d_hidden"]
+    ) -> GruGates:
+        """The update gate and the candidate, from a projected input and the state before it."""
+        weights = weights_of(self.kernel)
+        recurrent = functional.linear(state, weights.of_state, weights.state_bias)
+        x_reset, x_update, x_candidate = projected.chunk(3, dim=-1)
+        h_reset, h_update, h_candidate = recurrent.chunk(3, dim=-1)
+        reset = (x_reset + h_reset).sigmoid()
+        update = (x_update + h_update).sigmoid()
+        candidate = torch.addcmul(x_candidate, reset, h_candidate).tanh()
+        return GruGates(update, candidate)
+
+    def advance(
+        self, projected: Float[Tensor, "batch d_gates"], state: Float[Tensor, "batch d_hidden"]
+    ) -> CellOutput:
+        """From the candidate towards the old state by the share u."""
+        gates = self.gates(projected, state)
+        hidden = torch.lerp(gates.candidate, state, gates.update)
+        return CellOutput(hidden, hidden)
+
+    def run(
+        self,
+        inputs: Float[Tensor, "batch pos d_input"],
+        state: Float[Tensor, "batch d_hidden"],
+        mask: Bool[Tensor, "batch pos"] | None,
+    ) -> Unrolled:
+        """By torch's kernel, unless the padding is not at the end."""
+        if mask is None:
+            outputs, last = self.kernel(inputs, state[None])
+            return Unrolled(outputs, last[0])
+        if not is_right_padded(mask):
+            return self.loop(inputs, state, mask)
+        outputs, _ = self.kernel(blank_padding(inputs, mask), state[None])
+        return Unrolled(blank_padding(outputs, mask), last_step(outputs, mask, state))

@@ -1,0 +1,47 @@
+"""`saccade data list`: the data sets that are known, and where each is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """
+saccade data list
+saccade data list --data ~/datasets --json
+"""
+
+
+def run(
+    data: Annotated[
+        Path | None, typer.Option(help="Look in this folder first, then where data usually is.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the data sets: what each is, its size and licence, and where it was found."""
+    from saccade.tasks.fetch import list_data
+
+    listed = list_data(data)
+    if as_json:
+        rows = [
+            {
+                "name": each.data_set.name,
+                "about": each.data_set.about,
+                "bytes": each.data_set.n_bytes,
+                "licence": each.data_set.licence,
+                "source": each.data_set.source,
+                "can_be_fetched": each.data_set.can_be_fetched,
+                "where": None if each.where is None else str(each.where),
+            }
+            for each in listed
+        ]
+        typer.echo(json.dumps(rows, ensure_ascii=False))
+        return
+    for each in listed:
+        held = each.data_set
+        size = "" if held.n_bytes is None else f", {held.n_bytes / 1e6:.1f} MB"
+        missing = f"`saccade data fetch {held.name}`" if held.can_be_fetched else held.source
+        typer.echo(f"{held.name}: {held.about}{size}; {held.licence}")
+        typer.echo(f"  {'not here: ' + missing if each.where is None else each.where}")

@@ -1,0 +1,68 @@
+"""`saccade plot`: draw a trace, or the log of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saccade.errors import UsageError
+
+EXAMPLES = """
+saccade plot my-trace --png alignment.png --html alignment.html
+saccade plot runs/bahdanau-multi30k --png loss.png
+"""
+
+
+def run(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE", help="What `saccade trace --out` wrote; or a run, for its curves."
+        ),
+    ],
+    png: Annotated[
+        Path | None, typer.Option(help="Where to draw it; the folder's name and .png without.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page to point at into this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Draw a trace as a picture and as a page, or the loss and the score of a run as a picture."""
+    from saccade.training.run_folder import LOG
+
+    path = png or (None if html else Path(f"{folder.name}.png"))
+    if (folder / LOG).exists():
+        if html is not None:
+            raise UsageError("the curves of a run are a picture, no page", hint="give --png")
+        _draw_run(folder, path or Path(f"{folder.name}.png"))
+    else:
+        _draw_trace(folder, path, html)
+    written = [str(each) for each in (path, html) if each is not None]
+    typer.echo(json.dumps({"wrote": written}) if as_json else "\n".join(written))
+
+
+def _draw_trace(folder: Path, png: Path | None, html: Path | None) -> None:
+    from saccade.cli.trace import write_page
+    from saccade.trace import draw_trace, load_trace
+
+    trace = load_trace(folder)
+    if png is not None:
+        draw_trace(trace, png)
+    if html is not None:
+        write_page([trace], html)
+
+
+def _draw_run(folder: Path, path: Path) -> None:
+    from saccade.training.curves import save_curves
+    from saccade.training.log import read_log
+    from saccade.training.run_folder import RunFolder
+
+    run = RunFolder(folder)
+    lines = read_log(run.log)
+    scores = [line["validation"] for line in lines if "validation" in line]
+    watched = run.manifest.get("score") or (next(iter(scores[-1]), "") if scores else "")
+    save_curves(path, lines, score=watched, title=folder.name)

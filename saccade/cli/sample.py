@@ -1,0 +1,42 @@
+"""`saccade sample`: text drawn from a trained language model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saccade.cli.options import with_options_of
+from saccade.cli.plugins import load_plugin
+from saccade.errors import UsageError
+from saccade.recipes.options import SampleOptions
+
+EXAMPLES = """
+saccade sample runs/charlm-shakespeare --prompt "ROMEO:" --temperature 0.8
+saccade sample runs/charlm-shakespeare --length 100 --seed 7 --json
+"""
+
+
+@with_options_of(SampleOptions)
+def run(
+    settings: SampleOptions,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Draw text from a trained system; the same seed draws the same text."""
+    load_plugin(plugin)
+
+    from saccade.recipes import open_run
+
+    opened = open_run(folder)
+    if opened.recipe.sample is None:
+        raise UsageError(
+            f"{opened.recipe.name} does not write text", hint="`saccade recipes` lists others"
+        )
+    text = opened.recipe.sample(opened, settings)
+    typer.echo(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)

@@ -1,0 +1,102 @@
+"""`saccade trace`: where a trained system looks while it works on an input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.cli.plugins import load_plugin
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.trace import Trace
+
+EXAMPLES = """
+saccade trace runs/bahdanau-multi30k "Ein Mann steht auf einer Leiter." --png alignment.png
+saccade trace runs/transformer-multi30k - --html heads.html --json < sentence.txt
+"""
+TOP = 3  # places named for each step
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
+    text: Annotated[
+        str, typer.Argument(metavar="INPUT", help="What the system works on; - is stdin.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the trace in this folder, for `saccade plot`.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw it into this file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page to point at into this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Show where attention goes: for each step of what is produced, what it reads most.
+
+    A system with several kinds of attention gives a trace for each; their files are then named by
+    kind.
+    """
+    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    if not given.strip():
+        raise UsageError(f"the input is empty: {given!r}", hint="give at least one word")
+    load_plugin(plugin)
+
+    from saccade.recipes import open_run
+    from saccade.trace import draw_trace, save_trace
+
+    opened = open_run(folder)
+    if opened.recipe.trace is None:
+        raise UsageError(
+            f"{opened.recipe.name} has no attention to trace", hint="`saccade recipes` lists others"
+        )
+    traces = opened.recipe.trace(opened, given)
+    for trace, path in _named(traces, out):
+        save_trace(path, trace)
+        typer.echo(f"wrote {path}", err=True)
+    for trace, path in _named(traces, png):
+        draw_trace(trace, path)
+        typer.echo(f"wrote {path}", err=True)
+    if html is not None:
+        write_page(traces, html)
+    if as_json:
+        typer.echo(json.dumps([trace.to_dict() for trace in traces], ensure_ascii=False))
+    else:
+        typer.echo("\n\n".join(_lines(trace) for trace in traces))
+
+
+def write_page(traces: Sequence[Trace], path: Path) -> None:
+    """Write traces as one page."""
+    from saccade.store import atomic_file
+    from saccade.trace import trace_html
+
+    with atomic_file(path) as temporary:
+        temporary.write_text(trace_html(traces), encoding="utf-8")
+    typer.echo(f"wrote {path}", err=True)
+
+
+def _named(traces: Sequence[Trace], path: Path | None) -> list[tuple[Trace, Path]]:
+    """A file for each: the one that was asked for, or several beside it, named by kind."""
+    if path is None:
+        return []
+    if len(traces) == 1:
+        return [(traces[0], path)]
+    return [(each, path.with_name(f"{path.stem}-{each.kind}{path.suffix}")) for each in traces]
+
+
+def _lines(trace: Trace) -> str:
+    width = max(len(step) for step in trace.steps)
+    lines = [f"{trace.kind}: {trace.title}" if trace.title else trace.kind]
+    for number, step in enumerate(trace.steps):
+        looks = trace.most(number, top=TOP)
+        shown = "  ".join(f"{look.label} {look.weight:.0%}" for look in looks)
+        lines.append(f"  {step:<{width}}  {shown}")
+    return "\n".join(lines)

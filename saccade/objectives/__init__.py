@@ -1,0 +1,35 @@
+"""What a system is trained towards."""
+
+from saccade.objectives.baselines import LearnedBaseline, MovingAverage
+from saccade.objectives.likelihood import TokenLoss, token_loss
+from saccade.objectives.professor_forcing import Behaviour, Discriminator, professor_forcing
+from saccade.objectives.reinforce import hybrid_loss, reinforce_loss, returns_to_go
+from saccade.objectives.scheduled_feeding import (
+    choose_fed,
+    exponential_feeding,
+    inverse_sigmoid_feeding,
+    linear_feeding,
+)
+from saccade.objectives.sequence_likelihood import sequence_log_probs
+from saccade.objectives.variational import exact_bound, marginal_log_likelihood, sampled_bound
+
+__all__ = [
+    "Behaviour",
+    "Discriminator",
+    "LearnedBaseline",
+    "MovingAverage",
+    "TokenLoss",
+    "choose_fed",
+    "exact_bound",
+    "exponential_feeding",
+    "hybrid_loss",
+    "inverse_sigmoid_feeding",
+    "linear_feeding",
+    "marginal_log_likelihood",
+    "professor_forcing",
+    "reinforce_loss",
+    "returns_to_go",
+    "sampled_bound",
+    "sequence_log_probs",
+    "token_loss",
+]

@@ -1,0 +1,132 @@
+"""Learning from rewards for actions that were sampled.
+
+Williams, 1992 (https://doi.org/10.1007/BF00992696): the gradient of the expected return is
+``E[return * grad log p(actions)]``, and the mean over M sampled sequences of actions estimates it.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+
+class Reinforced(NamedTuple):
+    """The parts of a loss that rewards sampled actions."""
+
+    loss: Float[Tensor, ""]
+    """To minimise: ``policy - entropy_weight * entropy + baseline``."""
+    policy: Float[Tensor, ""]
+    """Its gradient estimates that of minus the expected return; its value means nothing."""
+    entropy: Float[Tensor, ""]
+    """Mean over samples of the summed entropies of the steps; zero if they were not given."""
+    baseline: Float[Tensor, ""]
+    """Mean squared error of the baseline; zero without one."""
+
+
+def reinforce_loss(
+    log_prob: Float[Tensor, "sample batch step"],
+    returns: Float[Tensor, "sample batch #step"],
+    *,
+    baseline: Float[Tensor, "..."] | None = None,
+    entropy: Float[Tensor, "sample batch step"] | None = None,
+    entropy_weight: float = 0.0,
+    mask: Bool[Tensor, "#sample batch step"] | None = None,
+) -> Reinforced:
+    """Make actions that brought more than the baseline likelier, the others less likely.
+
+    The gradient goes to the log-probabilities only, not through the returns; and from the squared
+    error to the baseline only. Sampled actions must have been detached before their log-probability
+    was taken, else a Gaussian policy gets no gradient at all.
+
+    Args:
+        log_prob: Of each action. M samples of one example stand on the first axis.
+        returns: What followed from an action: one number for all steps, or one each
+            (`returns_to_go`).
+        baseline: Compared with the returns; any shape that broadcasts against them.
+        entropy: Of the distribution that each action was drawn from.
+        entropy_weight: How much it is worth to stay undecided.
+        mask: True where a step was really taken.
+    """
+    returns = returns.detach()
+    compared = torch.zeros_like(returns) if baseline is None else baseline
+    advantage = (returns - compared.detach()).expand_as(log_prob)
+    entropies = torch.zeros_like(log_prob) if entropy is None else entropy
+    policy = -_per_sample(advantage * log_prob, mask)
+    undecided = _per_sample(entropies, mask)
+    error = (returns - compared).square().expand_as(log_prob)
+    n_steps = log_prob.shape[2] if mask is None else _per_sample(torch.ones_like(log_prob), mask)
+    error = _per_sample(error, mask) / n_steps if baseline is not None else torch.zeros_like(policy)
+    return Reinforced(
+        loss=policy - entropy_weight * undecided + error,
+        policy=policy,
+        entropy=undecided,
+        baseline=error,
+    )
+
+
+def returns_to_go(
+    rewards: Float[Tensor, "sample batch step"], *, discount: float = 1.0
+) -> Float[Tensor, "sample batch step"]:
+    """What is still to come at each step: an action cannot have earned what came before it.
+
+    >>> returns_to_go(torch.tensor([[[1.0, 2.0, 4.0]]]), discount=0.5)
+    tensor([[[3., 4., 4.]]])
+    """
+    total = torch.zeros_like(rewards[:, :, 0])
+    backwards = []
+    for reward in rewards.unbind(2)[::-1]:
+        total = reward + discount * total
+        backwards.append(total)
+    return torch.stack(backwards[::-1], dim=2)
+
+
+class Hybrid(NamedTuple):
+    """A classifier that chooses where to look: learnt from its label and from its reward."""
+
+    loss: Float[Tensor, ""]
+    supervised: Float[Tensor, ""]
+    """Cross-entropy of the last step's answer."""
+    reward: Float[Tensor, "sample batch"]
+    """1 where the answer was right."""
+    reinforced: Reinforced
+
+
+def hybrid_loss(
+    logits: Float[Tensor, "sample batch d_class"],
+    target: Int[Tensor, " batch"],
+    *,
+    log_prob: Float[Tensor, "sample batch step"],
+    baseline: Float[Tensor, "..."] | None = None,
+    entropy: Float[Tensor, "sample batch step"] | None = None,
+    entropy_weight: float = 0.0,
+    reinforce_weight: float = 0.01,
+) -> Hybrid:
+    """Train the answer of the last step by its label and the looks before it by reward.
+
+    Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), section 3, "hybrid supervised loss". The
+    paper does not say how the two are weighed; a hundredth for the reward is what the public
+    reimplementations that reach its numbers use. The baseline's own error is not weighed.
+    """
+    n_samples = len(logits)
+    supervised = functional.cross_entropy(logits.flatten(0, 1), target.repeat(n_samples))
+    reward = (logits.argmax(-1) == target).to(logits.dtype)
+    reinforced = reinforce_loss(
+        log_prob,
+        reward[:, :, None],
+        baseline=baseline,
+        entropy=entropy,
+        entropy_weight=entropy_weight,
+    )
+    chosen = reinforced.policy - entropy_weight * reinforced.entropy
+    loss = supervised + reinforce_weight * chosen + reinforced.baseline
+    return Hybrid(loss, supervised, reward, reinforced)
+
+
+def _per_sample(
+    values: Float[Tensor, "sample batch step"], mask: Bool[Tensor, "#sample batch step"] | None
+) -> Float[Tensor, ""]:
+    """Summed over the steps that count, averaged over samples and batch."""
+    counted = values if mask is None else torch.where(mask, values, 0.0)
+    return counted.sum(2).mean()

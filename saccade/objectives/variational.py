@@ -1,0 +1,73 @@
+"""The variational bound for hard attention: how likely the answer is, whatever was looked at.
+
+With a location l drawn from ``p(l | x)`` the likelihood of the answer is a sum over all locations,
+and its logarithm is at least the mean of the logarithms (Jensen)::
+
+    log sum_l p(l | x) p(y | l, x)  >=  sum_l p(l | x) log p(y | l, x)
+
+Ba et al., 2015 (https://arxiv.org/abs/1412.7755), section 4, and Xu et al., 2015
+(https://arxiv.org/abs/1502.03044), section 4.1. Where locations can be counted the bound is
+computed exactly; otherwise it is sampled, and its gradient is then that of REINFORCE with the
+reward ``log p(y | l, x)``, plus the plain gradient of that reward.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.objectives.reinforce import Reinforced, reinforce_loss, returns_to_go
+
+
+def marginal_log_likelihood(
+    log_location: Float[Tensor, "*batch location"], log_likelihood: Float[Tensor, "*batch location"]
+) -> Float[Tensor, "*batch"]:
+    """The left side: the exact ``log p(y | x)``, by a sum over all locations."""
+    return (log_location + log_likelihood).logsumexp(-1)
+
+
+def exact_bound(
+    log_location: Float[Tensor, "*batch location"], log_likelihood: Float[Tensor, "*batch location"]
+) -> Float[Tensor, "*batch"]:
+    """The right side, by a sum over all locations; one of probability zero counts nothing."""
+    possible = log_location > -torch.inf
+    likelihood = log_likelihood.masked_fill(~possible, 0.0)  # it may be infinite there
+    return (log_location.exp() * likelihood).sum(-1)
+
+
+class SampledBound(NamedTuple):
+    """An estimate of the bound from M sampled sequences of locations."""
+
+    loss: Float[Tensor, ""]
+    """To minimise; its gradient estimates that of minus the bound."""
+    bound: Float[Tensor, ""]
+    """The estimate of the bound itself, without gradient."""
+    reinforced: Reinforced
+
+
+def sampled_bound(
+    log_location: Float[Tensor, "sample batch step"],
+    log_likelihood: Float[Tensor, "sample batch #step"],
+    *,
+    baseline: Float[Tensor, "..."] | None = None,
+    entropy: Float[Tensor, "sample batch step"] | None = None,
+    entropy_weight: float = 0.0,
+    reward_weight: float = 1.0,
+) -> SampledBound:
+    """Estimate the bound and its gradient from sampled locations.
+
+    ``1/M sum_i [ grad log p(y | l_i) + r (log p(y | l_i) - b) grad log p(l_i) + e grad H ]``, with
+    the two weights r and e of Xu et al.
+
+    Args:
+        log_location: Log-probability of each location that was looked at.
+        log_likelihood: Of the answer: one number after all locations, or one after each; then a
+            location is credited only with what came after it, which is less noisy.
+    """
+    total = log_likelihood.sum(2).mean()
+    reinforced = reinforce_loss(
+        log_location, returns_to_go(log_likelihood), baseline=baseline, entropy=entropy
+    )
+    chosen = reward_weight * reinforced.policy - entropy_weight * reinforced.entropy
+    return SampledBound(-total + chosen + reinforced.baseline, total.detach(), reinforced)

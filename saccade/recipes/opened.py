@@ -1,0 +1,92 @@
+"""A run opened again: the trained system, its settings and what it kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from saccade.errors import RecipeError
+from saccade.recipes.finding import find_recipe
+from saccade.recipes.recipe import Recipe
+from saccade.recipes.settings import read_settings
+from saccade.training.checkpoint import load_weights
+from saccade.training.differences import differences
+from saccade.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRun:
+    """A trained system and all that is needed to use it; several of them make an ensemble."""
+
+    recipe: Recipe
+    settings: Any
+    kept: Mapping[str, Any]
+    """What the job kept beside the weights."""
+    models: tuple[nn.Module, ...]
+    """In eval mode, with their best weights."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The one model of a run that is no ensemble."""
+        if len(self.models) != 1:
+            raise RecipeError(
+                f"{self.recipe.name} cannot do this with {len(self.models)} runs together",
+                hint="give one run",
+            )
+        (model,) = self.models
+        return model
+
+
+def open_run(folder: str | Path | Sequence[str | Path]) -> OpenRun:
+    """Open a run by its folder, or several runs of one recipe to be used together.
+
+    The data it was trained on is not needed.
+    """
+    paths = [folder] if isinstance(folder, str | Path) else list(folder)
+    opened = [_open(Path(path)) for path in paths]
+    for path, other in zip(paths[1:], opened[1:], strict=True):
+        _check_together(paths[0], opened[0], path, other)
+    models = tuple(model for run in opened for model in run.models)
+    first = opened[0]
+    return OpenRun(recipe=first.recipe, settings=first.settings, kept=first.kept, models=models)
+
+
+def _open(path: Path) -> OpenRun:
+    folder = RunFolder(path)
+    manifest = folder.manifest
+    if not manifest.get("recipe"):
+        raise RecipeError(
+            f"{path} was not made by a recipe", hint="open it with the code that made it"
+        )
+    recipe = find_recipe(manifest["recipe"])
+    settings = read_settings(recipe.settings, manifest["settings"])
+    kept = folder.kept
+    model = recipe.restore(settings, kept)
+    load_weights(model, folder.read_best()[0], source=folder.best)
+    model.eval().requires_grad_(False)
+    return OpenRun(recipe=recipe, settings=settings, kept=kept, models=(model,))
+
+
+def _check_together(path: str | Path, run: OpenRun, other_path: str | Path, other: OpenRun) -> None:
+    wrong = ""
+    if run.recipe.name != other.recipe.name:
+        wrong = f"one is of {run.recipe.name}, the other of {other.recipe.name}"
+    elif changed := differences(run.kept, other.kept, free=frozenset()):
+        wrong = f"what they kept differs ({changed[:80]})"
+    elif changed := differences(
+        _without_training(run.settings), _without_training(other.settings), free=frozenset()
+    ):
+        wrong = changed
+    if wrong:
+        raise RecipeError(
+            f"{path} and {other_path} cannot be used together: {wrong}",
+            hint="an ensemble is of runs that differ in their training alone, such as its seed",
+        )
+
+
+def _without_training(settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(settings).items() if name != "training"}

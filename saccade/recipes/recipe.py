@@ -1,0 +1,77 @@
+"""A recipe: all that it takes to get a number again.
+
+A file of recipes has `RECIPES`, a tuple of them, and a frozen dataclass of settings with a help
+string under each field, one of which is ``training: TrainConfig``. It imports torch, and whatever
+imports torch, inside its functions only, so that `saccade recipes` can list them all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from saccade.recipes.options import SampleOptions, Translated, TranslateOptions
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A system, a task, a budget, and the published number it stands beside."""
+
+    name: str
+    about: str
+    """One line."""
+    system: str
+    """A module of saccade.models."""
+    task: str
+    """A module of saccade.tasks, or in words."""
+    metric: str
+    """The figure it is about, a key of what ``evaluate`` gives."""
+    is_better: Literal["less", "more"] = "more"
+    """Which way the metric is better."""
+    at_least: float | None = None
+    """What it should reach; where less is better, at most."""
+    published: float | None = None
+    """The number of the paper or of the best public code."""
+    source: str = ""
+    """Where that is printed."""
+    note: str = ""
+    """Why ours and the published number differ, if they should."""
+    minutes: float
+    """How long it takes on two cores."""
+    settings: Any
+    """A frozen dataclass; `--set key=value` changes its fields."""
+    build: Callable[[Any, Path | None], Job]
+    """``build(settings, data)``: the job, from data sets in that folder, or where they usually are
+    if there is none."""
+    restore: Callable[[Any, Mapping[str, Any]], nn.Module]
+    """``restore(settings, kept)``: the model without its weights, from what the job kept."""
+    evaluate: Callable[[OpenRun, Path | None], Mapping[str, float]]
+    """``evaluate(run, data)``: figures on test data, ``metric`` among them."""
+    trace: Callable[[OpenRun, str], Sequence[Trace]] | None = None
+    """``trace(run, text)``: where attention goes while the system works on a text of the user's."""
+    translate: Callable[[OpenRun, Sequence[str], TranslateOptions], Sequence[Translated]] | None = (
+        None
+    )
+    sample: Callable[[OpenRun, SampleOptions], str] | None = None
+
+    def __post_init__(self) -> None:
+        training = getattr(self.settings, "training", None)
+        assert is_dataclass(self.settings) and isinstance(training, TrainConfig), (
+            f"the settings of {self.name} must be a dataclass with a field `training: TrainConfig`"
+        )
+
+    def reaches(self, value: float) -> bool | None:
+        """Whether a figure is what was wanted; None if nothing was."""
+        if self.at_least is None:
+            return None
+        return value <= self.at_least if self.is_better == "less" else value >= self.at_least

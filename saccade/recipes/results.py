@@ -1,0 +1,142 @@
+"""Results: what runs reached beside what was published, as JSON and as a page made from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from saccade.errors import RecipeError
+from saccade.recipes.finding import all_recipes
+from saccade.recipes.recipe import Recipe
+from saccade.store import atomic_file
+from saccade.training.run_folder import RunFolder
+
+JSON_FILE, PAGE_FILE = "results.json", "results.md"
+HEAD = """\
+# Results
+
+Our numbers beside the published ones, each with the command that makes it and its minutes on two
+CPU cores. `saccade results` writes this page from the run folders; `results.json` has the same, and
+the commit of each.
+
+"""
+COLUMNS = ("recipe", "metric", "ours", "published", "minutes", "command", "note")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One result."""
+
+    recipe: str
+    metric: str
+    value: float
+    published: float | None
+    source: str
+    minutes: float
+    command: str
+    commit: str
+    note: str
+
+
+def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
+    """The result of a run, which must have come to its end."""
+    run = RunFolder(folder)
+    manifest, figures = run.manifest, run.figures
+    if "value" not in figures:
+        raise RecipeError(
+            f"{folder} has no figure yet",
+            hint="`saccade train ... --resume` goes on with it, `saccade eval RUN` evaluates it",
+        )
+    name = manifest["recipe"]
+    if name not in recipes:
+        raise RecipeError(
+            f"{folder} is a run of {name}, which is not known here",
+            hint="a recipe of your own needs --plugin FILE",
+        )
+    recipe = recipes[name]
+    if together := len(manifest.get("runs", ())):
+        # What was published, and what is wanted, is of one system, not of several together.
+        recipe = replace(recipe, name=f"{name} x {together}", published=None, source="")
+        recipe = replace(recipe, at_least=None, note=f"An ensemble of {together} runs.")
+    return Row(
+        recipe=recipe.name,
+        metric=figures["metric"],
+        value=round(figures["value"], 4),
+        published=recipe.published,
+        source=recipe.source,
+        minutes=round(figures["minutes"], 1),
+        command=manifest["command"],
+        commit=manifest["commit"],
+        note=_note(recipe, figures["value"]),
+    )
+
+
+def gather_results(folders: Iterable[Path], *, kept: Sequence[Row] = ()) -> list[Row]:
+    """A row for each recipe, by name: of several runs the one that was evaluated last.
+
+    Args:
+        kept: rows of before; those of recipes that have no run here stay.
+    """
+    recipes = all_recipes()
+    by_age = sorted(folders, key=lambda folder: RunFolder(folder).figures.get("evaluated", ""))
+    rows = {row.recipe: row for row in (*kept, *(row_of(path, recipes) for path in by_age))}
+    return [rows[name] for name in sorted(rows)]
+
+
+def read_results(folder: Path) -> list[Row]:
+    """The rows that were written before; none if there are none."""
+    file = folder / JSON_FILE
+    if not file.exists():
+        return []
+    try:
+        return [Row(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise RecipeError(
+            f"{file} cannot be read: {error}", hint="move it away to begin a new one"
+        ) from error
+
+
+def write_results(folder: Path, rows: Sequence[Row]) -> None:
+    """Write ``results.json`` and ``results.md``."""
+    text = json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False) + "\n"
+    for name, content in ((JSON_FILE, text), (PAGE_FILE, results_page(rows))):
+        with atomic_file(folder / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+
+
+def results_page(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    for row in rows:
+        published = "" if row.published is None else f"{_figure(row.published)} ({row.source})"
+        cells = (
+            f"`{row.recipe}`",
+            row.metric,
+            f"**{_figure(row.value)}**",
+            published,
+            f"{row.minutes:g}",
+            f"`{row.command}`",
+            row.note,
+        )
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _note(recipe: Recipe, value: float) -> str:
+    parts = []
+    if recipe.at_least is not None:
+        bound = "at most" if recipe.is_better == "less" else "at least"
+        wanted = f"Wanted: {bound} {_figure(recipe.at_least)}"
+        parts.append(f"{wanted}." if recipe.reaches(value) else f"{wanted}; **not reached**.")
+    return " ".join([*parts, recipe.note]).strip()
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4g}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

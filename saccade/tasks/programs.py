@@ -1,0 +1,168 @@
+"""Learning to Execute: short programs and what they print.
+
+Zaremba and Sutskever, 2014 (https://arxiv.org/abs/1410.4615), section 3. A program combines
+``nesting`` operations: addition or subtraction, multiplication by a small number, assignment to a
+variable, an if, a for loop, and a value as it is. Each takes the result of the one before at one of
+its places and random numbers at the others. Numbers are drawn from 1 to 10^length, small factors
+and loop counts from 1 to 4 x length, so that a program can be run in one pass from left to right.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from saccade.errors import UsageError
+from saccade.tasks.coders import CharacterCoder
+from saccade.tasks.curricula import Difficulty
+from saccade.tasks.interpreter import execute
+from saccade.tasks.symbols import SYMBOLS
+from saccade.tasks.vocabulary import Vocabulary
+
+VARIABLES = "abcdefghij"
+CHARACTERS = "\n ()*+-0123456789:<=>" + "abcdefghijlnoprstx"
+"""All that can stand in a program (and so in what it prints)."""
+SMALL = 4  # section 3.1: small numbers are from 1 to 4 * length
+PARTS = ("train", "valid", "test")
+
+
+class Program(NamedTuple):
+    """A program, and what it prints."""
+
+    source: str
+    target: str
+
+
+def make_programs(
+    n: int, difficulty: Callable[[random.Random], Difficulty], *, seed: int, part: str = "train"
+) -> list[Program]:
+    """``n`` random programs of one part, the same for the same seed on every machine.
+
+    A program's part follows from a checksum of its text, as in the paper's own code (a third each),
+    so no program is ever in two parts, whatever the seeds.
+
+    Args:
+        difficulty: how hard the next one is to be: `Curriculum.draw` of some stage.
+    """
+    if part not in PARTS:
+        raise UsageError(f"programs have no part {part!r}", hint=f"one of {', '.join(PARTS)}")
+    generator = random.Random(seed)
+    made: list[Program] = []
+    while len(made) < n:
+        source = write_program(difficulty(generator), generator)
+        if part_of(source) == part:
+            made.append(Program(source, str(execute(source))))
+    return made
+
+
+def part_of(source: str) -> str:
+    """The part a program belongs to, by a checksum of its text."""
+    return PARTS[zlib.crc32(source.encode()) % len(PARTS)]
+
+
+def write_program(difficulty: Difficulty, generator: random.Random) -> str:
+    """The text of one random program.
+
+    As the authors' code, but for three things in which we follow the paper: one length is drawn for
+    a whole program (section 3.3), no assignment ends in a semicolon, and lines end in line feeds
+    (its figures).
+    """
+    if not (difficulty.length >= 1 and 1 <= difficulty.nesting <= len(VARIABLES)):
+        raise UsageError(
+            f"no program has length {difficulty.length} and nesting {difficulty.nesting}",
+            hint=f"length is at least 1, nesting from 1 to {len(VARIABLES)}",
+        )
+    writer = _Writer(difficulty.length, generator)
+    for _ in range(difficulty.nesting):
+        writer.result = generator.choice(OPERATIONS)(writer)
+    return "\n".join([*writer.lines, f"print({writer.result})"])
+
+
+class _Writer:
+    """The lines so far, and the expression that holds the result so far."""
+
+    def __init__(self, length: int, generator: random.Random) -> None:
+        self.lines: list[str] = []
+        self.result: str | None = None
+        self.generator = generator
+        self._length = length
+        self._variables: Iterator[str] = iter(generator.sample(VARIABLES, len(VARIABLES)))
+
+    def operands(self, n: int) -> list[str]:
+        """``n`` expressions: the result so far at a random place, numbers at the others."""
+        made = [str(self.generator.randint(1, 10**self._length)) for _ in range(n)]
+        if self.result is not None:
+            made[self.generator.randrange(n)] = self.result
+        return made
+
+    def small(self) -> int:
+        return self.generator.randint(1, SMALL * self._length)
+
+    def either(self, signs: str) -> str:
+        return self.generator.choice(signs)
+
+    def variable(self) -> str:
+        return next(self._variables)
+
+
+def _value(writer: _Writer) -> str:
+    return writer.operands(1)[0]
+
+
+def _sum(writer: _Writer) -> str:
+    a, b = writer.operands(2)
+    return f"({a}{writer.either('+-')}{b})"
+
+
+def _small_product(writer: _Writer) -> str:
+    (a,), small = writer.operands(1), writer.small()
+    return writer.generator.choice([f"({a}*{small})", f"({small}*{a})"])
+
+
+def _assignment(writer: _Writer) -> str:
+    variable, (a, b) = writer.variable(), writer.operands(2)
+    writer.lines.append(f"{variable}={a}")
+    return f"({variable}{writer.either('+-')}{b})"
+
+
+def _loop(writer: _Writer) -> str:
+    variable, (a, b) = writer.variable(), writer.operands(2)
+    writer.lines.append(f"{variable}={a}")
+    writer.lines.append(f"for x in range({writer.small()}):{variable}{writer.either('+-')}={b}")
+    return variable
+
+
+def _choice(writer: _Writer) -> str:
+    a, b, c, d = writer.operands(4)
+    return f"({a} if {b}{writer.either('<>')}{c} else {d})"
+
+
+OPERATIONS: tuple[Callable[[_Writer], str], ...] = (
+    _value,
+    _sum,
+    _small_product,
+    _assignment,
+    _loop,
+    _choice,
+)
+
+
+def program_coder() -> CharacterCoder:
+    """One id for each character that can stand in a program; no text is needed to know them."""
+    return CharacterCoder(Vocabulary((*SYMBOLS, *CHARACTERS)))
+
+
+def scramble(text: str, seed: int) -> str:
+    """The text in a secret alphabet: each character (but line feeds) always becomes the same other.
+
+    The paper's figure 1, bottom: what a program looks like to a network, to which characters mean
+    nothing. As a control: a model that learns from shape alone must do as well on such programs.
+
+    >>> scramble("print(8)", seed=1) == scramble("print(8)", seed=1)
+    True
+    """
+    letters = [each for each in CHARACTERS if each != "\n"]
+    others = random.Random(seed).sample(letters, len(letters))
+    return text.translate(dict(zip(map(ord, letters), others, strict=True)))

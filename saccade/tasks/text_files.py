@@ -1,0 +1,77 @@
+"""Text out of plain, gzip and zip files, refused with one clear line where it is none."""
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+
+from saccade.errors import TaskError
+
+
+def read_text(path: Path, *, encoding: str = "utf-8") -> str:
+    """The text of a file or of its ``.gz`` twin, line ends made plain."""
+    found = _found(path)
+    with _reading(found), (gzip.open if found.suffix == ".gz" else open)(found, "rb") as file:
+        return _decoded(file.read(), found, encoding)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file or of its ``.gz`` twin.
+
+    Lines end at line feeds only. Python's ``splitlines`` also cuts at rarer characters (U+2028,
+    U+0085), which would put the lines of two aligned files out of step.
+    """
+    lines = read_text(path).split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_zip(path: Path, pattern: str) -> dict[str, str]:
+    """The texts in a zip whose names match the pattern, by name and in its order."""
+    with _reading(path), zipfile.ZipFile(_found(path)) as archive:
+        # What macOS puts beside each file it packs is no text.
+        names = [n for n in archive.namelist() if fnmatch(n, pattern) and "__MACOSX" not in n]
+        texts = {name: _decoded(archive.read(name), f"{name} in {path}") for name in sorted(names)}
+    if not texts:
+        raise TaskError(
+            f"{path} holds no file named like {pattern}",
+            hint="it may be another data set: fetch it again with `saccade data fetch`",
+        )
+    return texts
+
+
+def _found(path: Path) -> Path:
+    for each in (path, path.with_name(path.name + ".gz")):
+        if each.is_file():
+            return each
+    what = "is a folder, not a file" if path.is_dir() else "no such file"
+    raise TaskError(f"could not read {path}: {what}", hint="check the path")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    # RuntimeError is what zipfile says of a file that needs a password.
+    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise TaskError(f"{path} is a broken archive: {error}", hint="fetch it again") from error
+    except OSError as error:
+        raise TaskError(
+            f"could not read {path}: {error.strerror or error}", hint="check its permissions"
+        ) from error
+
+
+def _decoded(data: bytes, where: str | Path, encoding: str = "utf-8") -> str:
+    hint = f"give text encoded as {encoding.upper()}"
+    if (nul := data.find(b"\0")) >= 0:
+        raise TaskError(f"{where} is no text: a NUL byte at byte {nul}", hint=hint)
+    try:
+        text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        raise TaskError(
+            f"{where} is no text: no {encoding.upper()} ({error.reason}) at byte {error.start}",
+            hint=hint,
+        ) from error
+    return text.replace("\r\n", "\n")

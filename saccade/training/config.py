@@ -1,0 +1,94 @@
+"""What can be set about a training. Apart from the loop, so that `--help` needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from saccade.errors import UsageError
+
+Optimiser = Literal["adam", "adamw", "sgd", "rmsprop"]
+Schedule = Literal["constant", "warmup-inverse-sqrt", "linear", "cosine", "plateau-halving"]
+
+# These say how long and where, not how: a run may be taken up again with others.
+FREE = frozenset({"minutes", "checkpoint_minutes", "device"})
+# Schedules whose rates do not depend on when the end comes, so that it may be put off, too.
+OPEN_ENDED = frozenset({"constant", "warmup-inverse-sqrt", "plateau-halving"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a system is trained. It ends at whichever of epochs, steps and minutes comes first.
+
+    With none of the three nothing is trained: right for a system that is made by counting.
+    """
+
+    epochs: int = 0
+    """How many times through the data; 0: no limit."""
+    steps: int = 0
+    """How many optimiser steps; 0: no limit."""
+    minutes: float = 0.0
+    """How long, validation included; 0: no limit."""
+    optimiser: Optimiser = "adam"
+    """adam, adamw, sgd or rmsprop."""
+    learning_rate: float = 1e-3
+    """The highest rate of the schedule."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """How slowly adam's two averages follow the gradient and its square."""
+    momentum: float = 0.0
+    """Of sgd and rmsprop."""
+    weight_decay: float = 0.0
+    """Pulls matrices (not biases and scales) towards zero; apart from the gradient with adamw."""
+    clip: float = 1.0
+    """The gradient's norm is cut to this; 0: never."""
+    schedule: Schedule = "constant"
+    """constant, warmup-inverse-sqrt, linear and cosine (both to zero), or plateau-halving."""
+    warmup: int = 0
+    """Over how many steps the rate rises from zero."""
+    halve_after: int = 1
+    """plateau-halving: halve the rate after so many validations without a better score."""
+    validate_steps: int = 0
+    """Validate after so many steps; 0: after every epoch."""
+    patience: int = 0
+    """End after so many validations without a better score; 0: never."""
+    average_last: int = 0
+    """Average the weights of the last so many validations, and keep that if it is better."""
+    log_steps: int = 50
+    """A line in the log for every so many steps."""
+    checkpoint_minutes: float = 5.0
+    """A killed run loses at most this much."""
+    seed: int = 0
+    """Of everything that is drawn at random."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        wrong = _problems(self)
+        if wrong:
+            raise UsageError(
+                f"{len(wrong)} problem{'s' * (len(wrong) > 1)} in the training's settings: "
+                + "; ".join(wrong),
+                hint="`saccade recipes NAME` shows what can be set",
+            )
+
+    def may_change(self) -> frozenset[str]:
+        """Fields in which a run that is taken up again may differ from what it began with."""
+        return FREE | ({"epochs", "steps"} if self.schedule in OPEN_ENDED else frozenset())
+
+
+def _problems(config: TrainConfig) -> list[str]:
+    wrong = [
+        f"{field.name}: expected 0 or more, got {value}"
+        for field in fields(config)
+        if isinstance(value := getattr(config, field.name), int | float) and value < 0
+    ]
+    for name, kind in (("optimiser", Optimiser), ("schedule", Schedule)):
+        if (value := getattr(config, name)) not in get_args(kind):
+            wrong.append(f"{name}: expected one of {', '.join(get_args(kind))}; got {value!r}")
+    if config.schedule == "warmup-inverse-sqrt" and config.warmup == 0:
+        wrong.append("warmup: the schedule warmup-inverse-sqrt needs 1 or more, got 0")
+    if config.log_steps == 0:
+        wrong.append("log_steps: expected 1 or more, got 0")
+    if config.halve_after == 0:
+        wrong.append("halve_after: expected 1 or more, got 0")
+    return wrong

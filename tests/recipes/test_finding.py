@@ -1,0 +1,52 @@
+"""Recipes are found by their names, those of a plugin too."""
+
+import pkgutil
+from dataclasses import dataclass, replace
+from importlib import import_module
+
+import pytest
+
+import saccade.recipes
+from saccade.errors import RecipeError
+from saccade.recipes import Recipe, all_recipes, find_recipe
+from saccade.recipes.finding import FRAME
+
+
+def test_a_recipe_is_found_by_its_name(tiny):
+    assert find_recipe("tiny-mirror") is tiny
+    assert list(all_recipes()) == sorted(all_recipes())
+
+
+def test_an_unknown_one_is_refused_with_the_nearest(tiny):
+    with pytest.raises(RecipeError, match="there is no recipe 'tiny-miror'") as refused:
+        find_recipe("tiny-miror")
+    assert refused.value.hint.startswith("did you mean tiny-mirror?")
+    with pytest.raises(RecipeError, match="there is no recipe 'qqq'") as refused:
+        find_recipe("qqq")
+    assert refused.value.hint.startswith("`saccade recipes` lists them")
+
+
+def test_every_module_here_is_a_recipe_or_holds_recipes_up():
+    names = {module.name for module in pkgutil.iter_modules(saccade.recipes.__path__)}
+    assert names >= FRAME
+    for name in names - FRAME:
+        module = import_module(f"saccade.recipes.{name}")
+        assert module.RECIPES and all(isinstance(each, Recipe) for each in module.RECIPES)
+
+
+def test_settings_without_a_training_are_a_bug(tiny):
+    @dataclass(frozen=True)
+    class Bare:
+        depth: int = 1
+
+    with pytest.raises(AssertionError, match="a dataclass with a field `training: TrainConfig`"):
+        replace(tiny, settings=Bare())
+
+
+@pytest.mark.parametrize(
+    ("is_better", "value", "reached"),
+    [("more", 0.9, True), ("more", 0.89, False), ("less", 0.9, True), ("less", 0.91, False)],
+)
+def test_what_was_wanted_is_reached_or_not(tiny, is_better, value, reached):
+    assert replace(tiny, is_better=is_better).reaches(value) is reached
+    assert replace(tiny, at_least=None).reaches(value) is None
