@@ -22,7 +22,6 @@ divergence, which needs no predictions but the sums.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -98,35 +97,34 @@ def solve(
     matching = Matching.of(model, constant)
     lenses = {}
     for layer, part in parts.items():
-        start = _lens(model, layer, part, mix[layer], constant)
-        matched = copy.deepcopy(start)
-        match_moments(matched, statistics, layer, (z or held_out.sample.z)[layer], matching)
-        lenses[layer] = _best_between(start, matched, held_out, layer)
+        lens = _lens(model, layer, part, mix[layer], constant)
+        start = lens.weight.detach().clone(), lens.bias.detach().clone()
+        match_moments(lens, statistics, layer, (z or held_out.sample.z)[layer], matching)
+        _go_back(lens, *start, held_out, layer)
+        lenses[layer] = lens
     return lenses
 
 
-def _best_between(start: HeadLens, end: HeadLens, held_out: HeldOut, layer: int) -> HeadLens:
-    """How far each head goes from one lens to the other, by the held-out text.
+def _go_back(
+    lens: HeadLens,
+    weight: Float[Tensor, "head d_head d_model"],
+    bias: Float[Tensor, "head d_model"],
+    held_out: HeldOut,
+    layer: int,
+) -> None:
+    """Take each head as far back to what its lens was before as the held-out text wants.
 
-    All the way, for nearly every head of a text that is long enough; a short one has much noise.
+    Not at all, for nearly every head of a text that is long enough; a short one has much noise.
     """
-    between = copy.deepcopy(start)
-    best = torch.full((len(start.weight),), torch.inf)
-    chosen = {name: getattr(start, name).detach().clone() for name in ("weight", "bias")}
-    for share in SHARES:
-        for name in chosen:
-            getattr(between, name).data.copy_(
-                torch.lerp(getattr(start, name).detach(), getattr(end, name).detach(), share)
-            )
-        kl = held_out.kl(between, layer)
-        better, best = kl < best, torch.minimum(kl, best)
-        for name, value in chosen.items():
-            value[better.to(value.device)] = getattr(between, name).detach()[
-                better.to(value.device)
-            ]
-    for name, value in chosen.items():
-        getattr(between, name).data.copy_(value)
-    return between
+    end = lens.weight.detach().clone(), lens.bias.detach().clone()
+    after = held_out.logits(lens, layer)
+    lens.weight.data.copy_(weight)
+    lens.bias.data.copy_(bias)
+    before = held_out.logits(lens, layer)
+    kl = torch.stack([held_out.kl_of(torch.lerp(before, after, share)) for share in SHARES])
+    share = torch.tensor(SHARES)[kl.argmin(0)].to(weight.device)  # [head]
+    lens.weight.data.lerp_(end[0], share[:, None, None])
+    lens.bias.data.lerp_(end[1], share[:, None])
 
 
 def constant_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:

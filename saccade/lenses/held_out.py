@@ -64,18 +64,22 @@ class HeldOut:
             negentropy=negentropy,
         )
 
-    @torch.no_grad()
     def kl(self, lens: Lens, layer: int) -> Float[Tensor, " head"]:
         """KL(model || lens) of each head, averaged over the positions."""
+        return self.kl_of(self.logits(lens, layer))
+
+    @torch.no_grad()
+    def logits(self, lens: Lens, layer: int) -> Float[Tensor, "n head word"]:
+        """What a lens says of the words at every position."""
         held = self.sample.z[layer].to(self.vectors.device, torch.float32)
-        logits = lens(held, words=self.words.ids)  # [n, head, word]
-        return self._kl(logits)
+        return lens(held, words=self.words.ids)
 
     def constant_kl(self) -> float:
         """KL(model || constant lens), averaged over the positions."""
-        return float(self._kl(self.constant.expand(len(self.sample), 1, -1)))
+        return float(self.kl_of(self.constant.expand(len(self.sample), 1, -1)))
 
-    def _kl(self, logits: Float[Tensor, "n head word"]) -> Float[Tensor, " head"]:
+    def kl_of(self, logits: Float[Tensor, "n head word"]) -> Float[Tensor, " head"]:
+        """KL from the model to these logits of the words, averaged over the positions."""
         partition = (logits + self.words.log_weight).logsumexp(-1)  # [n, head]
         expected = torch.einsum("nhw,nw->nh", logits, self.teacher)
         # The drawn words hold the model's probability only on average; with the true sum of 1 for

@@ -242,3 +242,8 @@ def test_on_the_held_out_text_no_head_is_worse_than_the_mixture_it_starts_from(
     monkeypatch.setattr(closed_form, "SHARES", (0.0,))
     for layer, mixed in solve(stories, gathered.statistics, held_out).items():
         assert (held_out.kl(lenses[layer], layer) <= held_out.kl(mixed, layer) + 1e-6).all()
+
+
+def test_all_lenses_write_through_the_models_own_unembedding_and_no_copy_of_it(stories, lenses):
+    own = stories.unembedding.weight.data_ptr()
+    assert {lens.unembed.weight.data_ptr() for lens in lenses.values()} == {own}
