@@ -1,11 +1,13 @@
 """Gradient steps on KL(model || lens), from the closed form on, for all heads of a model at once.
 
 The divergence is convex in the lens, so there is one place to go; the question is only what the way
-there costs. Four things keep it small:
+there costs. Five things keep it small:
 
 - z is whitened, so that one step size suits every head.
 - A step's gradient runs through the unembedding once a head, not once a position:
   ``logits = z (A W_U^T)`` is summed as a product of z with the d_head x words matrix.
+- A step learns from a few positions of many windows (`Ahead`): neighbours are alike, and what some
+  heads hold is much the same all through a window.
 - Words are sampled (`sample_words`): sums over the vocabulary are unbiased, and a softmax, being
   the ratio of two of them, is so as far as the certain words hold nearly all of its mass.
 - Plain momentum, no Adam: it learns the directions in which the words differ most first, and those
@@ -22,11 +24,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.heads import capture
-from saccade.lenses.batches import windows_of_step
 from saccade.lenses.gather import Progress
 from saccade.lenses.head_lens import HeadLens
 from saccade.lenses.held_out import HeldOut
+from saccade.lenses.reading_ahead import Ahead
 from saccade.lenses.statistics import Statistics
 from saccade.lenses.words import Words, sample_words
 from saccade.processes import Processes
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 WHITENING_RIDGE = 0.1
 MOMENTUM = 0.9
 WARM_UP = 5
-# Every other position: neighbours are alike, so this loses less than reading half as much text.
-POSITION_STRIDE = 2
 CHOICES = 3
 
 
@@ -48,7 +47,7 @@ CHOICES = 3
 class PolishConfig:
     """How long and how finely lenses are polished."""
 
-    steps: int = 90
+    steps: int = 80
     """How many gradient steps."""
     rows: int = 8
     """How many windows of text a step reads."""
@@ -150,8 +149,9 @@ def polish(  # noqa: PLR0913
         for layer, state in states.items():
             state.choose(held_out, layer, state.weight)
     choose_at = {round(config.steps * (k + 1) / CHOICES) for k in range(CHOICES)}
+    ahead = Ahead(model, corpus, processes, rows=config.rows, seed=config.seed)
     for step in range(done + 1, config.steps + 1):
-        _step(model, states, corpus, step, config=config, processes=processes)
+        _step(ahead, states, step, config=config)
         if step in choose_at:
             for layer, state in states.items():
                 state.choose(held_out, layer, state.weight)
@@ -164,30 +164,9 @@ def polish(  # noqa: PLR0913
         state.write(state.best)
 
 
-def _step(
-    model: LanguageModel,
-    states: dict[int, LayerState],
-    corpus: Corpus,
-    step: int,
-    *,
-    config: PolishConfig,
-    processes: Processes,
-) -> None:
-    n_windows = len(corpus.windows)
-    windows = windows_of_step(n_windows, step, rows=config.rows, seed=config.seed)
-    mine = windows[processes.rank :: processes.world]
-    if len(mine):
-        captured = capture(model, corpus.windows[mine].to(model.device))
-        # Even positions of some windows and odd ones of others, because windows may begin alike;
-        # and in the next round through the text the other way round.
-        offset = (mine + (step - 1) * config.rows // n_windows) % POSITION_STRIDE
-        column = torch.arange(corpus.windows.shape[1])
-        keep = column % POSITION_STRIDE == offset[:, None]  # [row, pos]
-        final = captured.final[keep.to(captured.final.device)].float()
-        z = {k: held[keep.to(held.device)].float() for k, held in captured.z.items()}
-    else:
-        final = torch.zeros(0, model.d_model, device=model.device)
-        z = {at.index: final.new_zeros(0, at.n_heads, at.d_head) for at in model.layers}
+def _step(ahead: Ahead, states: dict[int, LayerState], step: int, *, config: PolishConfig) -> None:
+    model, processes = ahead.model, ahead.processes
+    z, final = ahead.at(step)
     words, teacher, n = teacher_of(model, final, step, config=config, processes=processes)
     vectors = model.unembedding.weight[words.ids].float()
     rate = config.learning_rate * min(1.0, step / WARM_UP)
