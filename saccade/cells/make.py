@@ -51,6 +51,8 @@ _CELLS: dict[str, Build] = {
     "scrn": ScrnCell,
     "unitary": UnitaryCell,
 }
+# Those whose gates can begin so that a value is kept for long.
+_KEEPING = {"gru": GruCell, "lstm": LstmCell}
 
 
 def register_cell(name: str, build: Build) -> None:
@@ -63,8 +65,11 @@ def cell_names() -> tuple[str, ...]:
     return tuple(sorted(_CELLS))
 
 
-def make_cell(name: str, d_input: int, d_hidden: int) -> Cell:
+def make_cell(name: str, d_input: int, d_hidden: int, *, longest: int | None = None) -> Cell:
     """A cell by its name, every other choice as its class has it.
+
+    Args:
+        longest: How many steps a value may have to be kept, for cells with gates that can tell.
 
     >>> type(make_cell("gru", 3, 5)).__name__
     'GruCell'
@@ -75,7 +80,14 @@ def make_cell(name: str, d_input: int, d_hidden: int) -> Cell:
         raise UsageError(
             f"no cell named {name!r}", hint=f"{meant}there are {', '.join(cell_names())}"
         )
-    return _CELLS[name](d_input, d_hidden)
+    if longest is None:
+        return _CELLS[name](d_input, d_hidden)
+    if name not in _KEEPING:
+        raise UsageError(
+            f"a cell named {name!r} cannot be told how long to keep a value",
+            hint=f"only {' and '.join(_KEEPING)} can; leave it out",
+        )
+    return _KEEPING[name](d_input, d_hidden, longest=longest)
 
 
 def make_stack(

@@ -11,7 +11,29 @@ from saccade.errors import RecipeError
 from saccade.recipes.recipe import Recipe
 
 # What holds recipes up; every other module here is one, or some.
-FRAME = frozenset({"finding", "opened", "options", "recipe", "results", "running", "settings"})
+FRAME = frozenset(
+    {
+        "by_length",
+        "coders",
+        "drawling",
+        "executing",
+        "finding",
+        "language_model",
+        "language_modelling",
+        "ngram_counting",
+        "opened",
+        "options",
+        "parsing",
+        "recipe",
+        "remembering",
+        "rescoring",
+        "results",
+        "running",
+        "settings",
+        "translating",
+        "translation",
+    }
+)
 _REGISTERED: dict[str, Recipe] = {}
 
 

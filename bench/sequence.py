@@ -1,0 +1,278 @@
+"""How fast translators train and translate beside JoeyNMT: `python bench/sequence.py [--quick]`.
+
+Prints one JSON object. Needs Multi30k (SACCADE_DATA) and, the first time, a package index: JoeyNMT
+2.3.0 is installed into a venv of its own in the cache. Takes about ten minutes on two cores, a
+minute with `--quick`, whose ratios are rougher.
+
+Both sides have the same torch, threads, sizes, dropout rate, smoothing and batches, take turns, and
+count by the fastest of some rounds. The Transformers have the same weights; ``nats`` shows that
+both say the same of the right tokens. The ratios are speed over JoeyNMT's speed:
+
+- ``transformer_over_joeynmt``, ``bahdanau_over_joeynmt``: training steps, with the recipes' sizes.
+  JoeyNMT's dropout is at more places (on attention weights and inside feed-forward networks), so
+  the ratio without any is told, too. Its recurrent decoder is Luong's with Bahdanau's score.
+- ``beam_over_joeynmt``: sentences, beam 5; the lower one of the two systems. Untrained models never
+  end a sentence, so both sides take the same number of steps.
+- ``additive_over_matmul``: see `additive_attention.py`; this one is to be small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import additive_attention
+import torch
+from joeynmt_venv import joeynmt_python
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from saccade.decoding import beam
+from saccade.models.bahdanau import BahdanauTranslator
+from saccade.models.transformer import Transformer
+from saccade.objectives import token_loss
+from saccade.recipes.bahdanau_multi30k import BahdanauSettings
+from saccade.recipes.coders import Coders
+from saccade.recipes.transformer_multi30k import TransformerSettings
+from saccade.recipes.translating import token_loss_out
+from saccade.store import save_tensors
+from saccade.tasks import Padded, PairBatch, Pairs, read_multi30k
+from saccade.training.optimisers import make_optimiser
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = TransformerSettings()
+TRANSFORMER = {
+    name: getattr(SETTINGS, name)
+    for name in ("d_model", "n_layers", "n_heads", "d_hidden", "dropout")
+}
+BAHDANAU = {name: getattr(BahdanauSettings(), name) for name in ("d_embed", "d_hidden", "dropout")}
+SIZES: dict[str, dict[str, Any]] = {
+    "transformer": TRANSFORMER,
+    "transformer-still": {**TRANSFORMER, "dropout": 0.0},
+    "bahdanau": BAHDANAU,
+}
+TOGETHER = 64  # sentences that are searched at once, on both sides
+SEARCH = {"beam": 5, "max_length": 20, "length_penalty": 1.0}  # a target has 17 tokens on average
+
+
+class Given:
+    """Batches to train on, then batches to translate."""
+
+    def __init__(self, *, n_batches: int) -> None:
+        splits = read_multi30k()
+        coders = Coders.learn(SETTINGS, splits.train)
+        self.n_vocab = len(coders.source)
+        pairs, test = coders.pairs(splits.train), coders.pairs(splits.test)
+        drawn = pairs.batches(tokens=SETTINGS.batch_tokens, seed=0, epoch=0)
+        trained = [batch for batch, _ in zip(drawn, range(n_batches), strict=False)]
+        self.batches = [*trained, *_searched(test, n_batches)]
+        self.training = range(len(trained))
+        self.searching = range(len(trained), len(self.batches))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the other side."""
+        rows = [
+            {
+                "source": _rows(batch.source, batch.source_mask),
+                "target": [
+                    [first, *row]
+                    for first, row in zip(
+                        batch.target_in[:, 0].tolist(),
+                        _rows(batch.target_out, batch.target_mask),
+                        strict=True,
+                    )
+                ],
+            }
+            for batch in self.batches
+        ]
+        return {"n_vocab": self.n_vocab, "batches": rows}
+
+
+class Ours:
+    """Our half: the same commands as `joeynmt_side.Side` answers."""
+
+    def __init__(self, given: Given) -> None:
+        torch.manual_seed(0)
+        self.given = given
+        sizes = {"n_source": given.n_vocab, "n_target": given.n_vocab}
+        still = Transformer(**sizes, **SIZES["transformer-still"], ties="all")
+        moving = Transformer(**sizes, **TRANSFORMER, ties="all")
+        moving.load_state_dict(still.state_dict())
+        self.models: dict[str, Any] = {
+            "transformer": moving,
+            "transformer-still": still,
+            "bahdanau": BahdanauTranslator(**sizes, **BAHDANAU, output=BahdanauSettings().output),
+        }
+        config = replace(SETTINGS.training, learning_rate=1e-4)
+        self.optimisers = {
+            name: make_optimiser(model, config) for name, model in self.models.items()
+        }
+
+    def train(self, system: str, batch: int) -> dict[str, Any]:
+        """One step, as in `saccade.training.loop`."""
+        model, optimiser = self.models[system].train(), self.optimisers[system]
+        start = time.perf_counter()
+        out = token_loss_out(model, self.given.batches[batch], smoothing=SETTINGS.smoothing)
+        optimiser.zero_grad(set_to_none=True)
+        out.loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        return {"loss": out.loss.item(), "seconds": time.perf_counter() - start}
+
+    def score(self, batch: int) -> dict[str, Any]:
+        """Nats of a token, without dropout and smoothing."""
+        held, model = self.given.batches[batch], self.models["transformer"].eval()
+        with torch.no_grad():
+            found = token_loss(model(held), held.target_out[held.target_mask])
+        return {"nats": found.nll.item() / found.n_tokens}
+
+    def beam(self, system: str, batch: int) -> dict[str, Any]:
+        """Translate the sources of a batch."""
+        held, model = self.given.batches[batch], self.models[system].eval()
+        start = time.perf_counter()
+        found = beam(
+            model,
+            Padded(held.source, held.source_mask),
+            size=SEARCH["beam"],
+            max_length=SEARCH["max_length"],
+            length_penalty=SEARCH["length_penalty"],
+        )
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "steps": max(len(each.ids) + 1 for each in found.best)}
+
+
+class Theirs:
+    """JoeyNMT in its own process, which rests while we run."""
+
+    def __init__(self, work: Path) -> None:
+        command = [joeynmt_python(), HERE / "joeynmt_side.py"]
+        self.process = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.torch = self.ask("open", work=str(work))["torch"]
+
+    def ask(self, do: str, **told: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"do": do, **told}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"JoeyNMT ended with code {self.process.wait()}; its last words are above")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Let it end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def _searched(pairs: Pairs, n_batches: int) -> list[PairBatch]:
+    """Batches of test sentences of about one length, spread over all lengths."""
+    parts = pairs.source.lengths.argsort(stable=True).split(TOGETHER)[:-1]
+    at = [(2 * number + 1) * len(parts) // (2 * n_batches) for number in range(n_batches)]
+    return [pairs.batch(parts[place]) for place in at]
+
+
+def _rows(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    return [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+
+
+def fastest(
+    sides: dict[str, Callable[[int], dict[str, Any]]], batches: range, *, rounds: int
+) -> dict[str, float]:
+    """Seconds for all batches, each by its fastest round; the sides take turns."""
+    best = {name: dict.fromkeys(batches, float("inf")) for name in sides}
+    for _ in range(rounds):
+        for batch in batches:
+            for name, call in sides.items():
+                best[name][batch] = min(best[name][batch], call(batch)["seconds"])
+    return {name: sum(held.values()) for name, held in best.items()}
+
+
+def compare(
+    do: str, system: str, *, ours: Ours, theirs: Theirs, batches: range, rounds: int
+) -> dict[str, float]:
+    """Ratio and seconds of one thing that both sides do."""
+    sides = {
+        "ours": lambda batch: getattr(ours, do)(system, batch),
+        "theirs": lambda batch: theirs.ask(do, system=system, number=batch),
+    }
+    for call in sides.values():
+        call(batches[0])  # the first one warms up
+    seconds = fastest(sides, batches, rounds=rounds)
+    row = {f"{name}_seconds": round(value, 4) for name, value in seconds.items()}
+    return {"ratio": round(seconds["theirs"] / seconds["ours"], 3), **row}
+
+
+def measure(*, n_batches: int, rounds: int) -> dict[str, Any]:
+    """All ratios, and what they are made of."""
+    given = Given(n_batches=n_batches)
+    ours = Ours(given)
+    with tempfile.TemporaryDirectory() as work:
+        told = {
+            **given.to_json(),
+            "sizes": SIZES,
+            "smoothing": SETTINGS.smoothing,
+            "search": SEARCH,
+            "threads": torch.get_num_threads(),
+        }
+        Path(work, "given.json").write_text(json.dumps(told), encoding="utf-8")
+        _save(ours.models["transformer"], Path(work, "transformer.safetensors"))
+        theirs = Theirs(Path(work))
+    nats = {"ours": ours.score(0)["nats"], "theirs": theirs.ask("score", number=0)["nats"]}
+    if abs(nats["ours"] - nats["theirs"]) > 1e-3:
+        sys.exit(f"the two Transformers are not the same: {nats}")
+    training = {
+        name: compare(
+            "train", name, ours=ours, theirs=theirs, batches=given.training, rounds=rounds
+        )
+        for name in SIZES
+    }
+    searching = {
+        name: compare(
+            "beam", name, ours=ours, theirs=theirs, batches=given.searching, rounds=rounds
+        )
+        for name in ("transformer", "bahdanau")
+    }
+    theirs.close()
+    additive = additive_attention.measure(rounds=20 * rounds)
+    return {
+        "bahdanau_over_joeynmt": training["bahdanau"]["ratio"],
+        "transformer_over_joeynmt": training["transformer"]["ratio"],
+        "beam_over_joeynmt": min(row["ratio"] for row in searching.values()),
+        "additive_over_matmul": additive["additive_over_matmul"],
+        "training": training,
+        "beam": searching,
+        "nats": nats,
+        "sizes": {**SIZES, "n_vocab": given.n_vocab, "batch_tokens": SETTINGS.batch_tokens},
+        "search": {**SEARCH, "sentences": TOGETHER},
+        "threads": torch.get_num_threads(),
+        "torch": {"ours": torch.__version__, "theirs": theirs.torch},
+    }
+
+
+def _save(model: nn.Module, path: Path) -> None:
+    save_tensors(path, {name: value.clone() for name, value in model.state_dict().items()})
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one batch and two rounds")
+    quick = parser.parse_args().quick
+    found = measure(n_batches=1 if quick else 3, rounds=2 if quick else 5)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

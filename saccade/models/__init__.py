@@ -1,0 +1,1 @@
+"""The systems, one a file, the whole forward pass visible."""

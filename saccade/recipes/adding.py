@@ -1,0 +1,149 @@
+"""The adding problem: which cell can carry a number over 150 steps?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.sequence_reader import SequenceReader
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(steps=6000, minutes=15.0, learning_rate=0.01, clip=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddingSettings:
+    """Which cell, and how far apart the two numbers are."""
+
+    cell: str = "lstm"
+    """Any cell of saccade.cells."""
+    d_hidden: int = 128
+    """Numbers in its state."""
+    is_keeping: bool = False
+    """The gates of lstm and gru begin so that values are kept for up to the whole sequence."""
+    length: int = 150
+    """Steps of a sequence."""
+    batch: int = 64
+    """Sequences in a batch."""
+    enough: float = 0.003
+    """Training ends when the held-out error is below this."""
+    n_valid: int = 1000
+    """Sequences to see by whether it is solved."""
+    n_test: int = 5000
+    """Sequences to report on."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: AddingSettings, data: Path | None) -> Job:
+    """The job; the data are made, not read."""
+    del data
+    from saccade.recipes.remembering import adding_job
+
+    return adding_job(settings)
+
+
+def restore(settings: AddingSettings, kept: Mapping[str, Any]) -> SequenceReader:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.remembering import adding_model
+
+    return adding_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """The error on new sequences."""
+    del data
+    from saccade.recipes.remembering import evaluate_adding
+
+    return evaluate_adding(run)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """How much each number counts for the sum."""
+    from saccade.recipes.remembering import trace_adding
+
+    return [trace_adding(run, text)]
+
+
+LE = "https://arxiv.org/abs/1504.00941, figure 1"
+ARJOVSKY = "https://arxiv.org/abs/1511.06464, figure 2"
+
+
+def _recipe(
+    settings: AddingSettings, *, about: str, source: str, note: str, solved: bool = True
+) -> Recipe:
+    return Recipe(
+        name=f"adding-{'tanh' if settings.cell == 'elman' else settings.cell}",
+        about=about,
+        system="sequence_reader",
+        task="adding",
+        metric="mse",
+        is_better="less",
+        at_least=0.01 if solved else None,
+        published=None,
+        source=source,
+        note=note,
+        minutes=settings.training.minutes,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+    )
+
+
+PICTURE = "The paper shows curves and no numbers; always saying 1 has an error of 0.167."
+RECIPES = (
+    _recipe(
+        AddingSettings(cell="lstm", is_keeping=True),
+        about="An LSTM adds two numbers of a sequence of 150.",
+        source=LE,
+        note=PICTURE,
+    ),
+    _recipe(
+        AddingSettings(cell="gru", is_keeping=True),
+        about="A GRU adds two numbers of a sequence of 150.",
+        source=ARJOVSKY,
+        note=PICTURE,
+    ),
+    _recipe(
+        AddingSettings(
+            cell="irnn",
+            training=TrainConfig(
+                steps=20_000, minutes=30.0, learning_rate=0.002, clip=1.0, warmup=1000
+            ),
+        ),
+        about="Rectified units that begin as the identity add two numbers of a sequence of 150.",
+        source=LE,
+        note=PICTURE,
+    ),
+    _recipe(
+        AddingSettings(
+            cell="unitary",
+            d_hidden=256,
+            training=TrainConfig(steps=20_000, minutes=40.0, learning_rate=0.003, clip=1.0),
+        ),
+        about="A complex state that is only turned adds two numbers of a sequence of 150.",
+        source=ARJOVSKY,
+        note=PICTURE,
+    ),
+    _recipe(
+        AddingSettings(
+            cell="elman",
+            training=TrainConfig(steps=6000, minutes=15.0, learning_rate=0.001, clip=1.0),
+        ),
+        about="The control: a plain tanh network does not learn to add over 150 steps.",
+        source=LE,
+        note="It is meant to fail: an error near 0.167, that of always saying 1, is the result.",
+        solved=False,
+    ),
+)

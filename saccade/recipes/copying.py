@@ -1,0 +1,111 @@
+"""The copying problem: which cell can carry ten symbols over a silence of 100 steps?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.sequence_reader import SequenceReader
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    steps=4000, minutes=15.0, learning_rate=0.01, clip=1.0, schedule="cosine", warmup=100
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyingSettings:
+    """Which cell, and how long the silence is."""
+
+    cell: str = "unitary"
+    """Any cell of saccade.cells."""
+    d_hidden: int = 128
+    """Numbers in its state."""
+    is_keeping: bool = False
+    """The gates of lstm and gru begin so that values are kept for up to the whole sequence."""
+    length: int = 100
+    """Steps of silence."""
+    batch: int = 64
+    """Sequences in a batch."""
+    enough: float = 0.9999
+    """Training ends when this share of the held-out symbols is recalled."""
+    n_valid: int = 500
+    """Sequences to see by whether it is solved."""
+    n_test: int = 2000
+    """Sequences to report on."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: CopyingSettings, data: Path | None) -> Job:
+    """The job; the data are made, not read."""
+    del data
+    from saccade.recipes.remembering import copying_job
+
+    return copying_job(settings)
+
+
+def restore(settings: CopyingSettings, kept: Mapping[str, Any]) -> SequenceReader:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.remembering import copying_model
+
+    return copying_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """How many symbols of new sequences are recalled."""
+    del data
+    from saccade.recipes.remembering import evaluate_copying
+
+    return evaluate_copying(run)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """How much each symbol heard counts for each that is said."""
+    from saccade.recipes.remembering import trace_copying
+
+    return [trace_copying(run, text)]
+
+
+def _recipe(settings: CopyingSettings, *, about: str, note: str, solved: bool = True) -> Recipe:
+    return Recipe(
+        name=f"copying-{settings.cell}",
+        about=about,
+        system="sequence_reader",
+        task="copying",
+        metric="recalled",
+        at_least=0.99 if solved else None,
+        published=1.0 if solved else None,
+        source="https://arxiv.org/abs/1511.06464, figure 1",
+        note=note,
+        minutes=settings.training.minutes,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+    )
+
+
+RECIPES = (
+    _recipe(
+        CopyingSettings(),
+        about="A complex state that is only turned recalls ten symbols after 100 silent steps.",
+        note="The paper's curve reaches an error of zero; guessing recalls 0.125.",
+    ),
+    _recipe(
+        CopyingSettings(cell="lstm", is_keeping=True),
+        about="The control: an LSTM in the same time.",
+        note="In the paper it stays at what guessing gives, 0.125, for silences of 100 and more.",
+        solved=False,
+    ),
+)

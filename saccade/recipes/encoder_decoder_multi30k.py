@@ -1,0 +1,56 @@
+"""Cho's RNN encoder-decoder on Multi30k, as a translator and as a scorer of phrase pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from saccade.recipes.translation import TranslationSettings, translation_recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TRAINING = TrainConfig(minutes=14.0, learning_rate=1e-3, clip=5.0, schedule="plateau-halving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderSettings(TranslationSettings):
+    """What can be set about the RNN encoder-decoder."""
+
+    d_embed: int = 128
+    """Width of the word vectors."""
+    d_hidden: int = 384
+    """Units of the two GRUs."""
+    d_maxout: int = 192
+    """Units of the layer before the softmax."""
+    dropout: float = 0.2
+    """On word vectors and on the layer before the softmax; none in the paper."""
+
+
+def make_model(settings: EncoderDecoderSettings, n_source: int, n_target: int) -> nn.Module:
+    """The model that the settings describe."""
+    from saccade.models.rnn_encoder_decoder import RnnEncoderDecoder
+
+    return RnnEncoderDecoder(
+        n_source=n_source,
+        n_target=n_target,
+        d_embed=settings.d_embed,
+        d_hidden=settings.d_hidden,
+        d_maxout=settings.d_maxout,
+        dropout=settings.dropout,
+    )
+
+
+RECIPES = (
+    translation_recipe(
+        name="encoder-decoder-multi30k",
+        about="Cho's RNN encoder-decoder: one summary vector, read at every step.",
+        system="rnn_encoder_decoder",
+        settings=EncoderDecoderSettings(n_pieces=6000, batch_tokens=2048, training=TRAINING),
+        make_model=make_model,
+        note="The paper lets it score the phrase pairs of another translator, not translate.",
+        minutes=15.0,
+        trace=None,
+    ),
+)

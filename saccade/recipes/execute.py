@@ -1,0 +1,124 @@
+"""Learning to Execute: what does this program print?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from saccade.recipes.options import Translated, TranslateOptions
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.program_executor import ProgramExecutor
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+Strategy = Literal["baseline", "naive", "mix", "combined"]
+TRAINING = TrainConfig(
+    steps=12_000,
+    minutes=40.0,
+    optimiser="adam",
+    learning_rate=2e-3,
+    clip=1.0,
+    schedule="cosine",
+    warmup=200,
+    validate_steps=500,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecuteSettings:
+    """Which programs, and what reads them."""
+
+    length: int = 3
+    """Digits of the largest numbers."""
+    nesting: int = 1
+    """Operations that are combined."""
+    strategy: Strategy = "combined"
+    """The curriculum: baseline, naive, mix or combined."""
+    is_scrambled: bool = False
+    """Programs and results in a secret alphabet: the control that characters mean nothing."""
+    programs: int = 50_000
+    """New programs in every epoch."""
+    batch_tokens: int = 4096
+    """Characters in a batch, padding included."""
+    d_embed: int = 64
+    """Width of a character's embedding."""
+    d_hidden: int = 256
+    """Width of a layer."""
+    n_layers: int = 2
+    """How many layers there are."""
+    dropout: float = 0.0
+    """Between layers; new programs at every step leave nothing to overfit."""
+    n_valid: int = 2_000
+    """Programs to choose the best weights by, and to see whether learning makes progress."""
+    n_test: int = 5_000
+    """Programs to report on."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: ExecuteSettings, data: Path | None) -> Job:
+    """Programs are made as they are needed; there is no data to read."""
+    from saccade.recipes.executing import execute_job
+
+    del data
+    return execute_job(settings)
+
+
+def restore(settings: ExecuteSettings, kept: Mapping[str, Any]) -> ProgramExecutor:
+    """The untrained model."""
+    from saccade.recipes.executing import make_model
+
+    del kept
+    return make_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """Characters and whole results that are right, on programs never seen."""
+    from saccade.recipes.executing import evaluate_executor
+
+    del data
+    return evaluate_executor(run)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """How much each character of a program counts for each one written."""
+    from saccade.recipes.executing import trace_program
+
+    return [trace_program(run, text)]
+
+
+def translate(
+    run: OpenRun, texts: Sequence[str], options: TranslateOptions
+) -> Sequence[Translated]:
+    r"""What each program prints; its lines may be joined by ``\n`` or by semicolons."""
+    from saccade.recipes.executing import run_programs
+
+    return run_programs(run, texts, options)
+
+
+RECIPES = (
+    Recipe(
+        name="execute",
+        about="Reads a short Python program and writes what it prints, character by character.",
+        system="program_executor",
+        task="programs",
+        metric="exact",
+        at_least=60.0,
+        source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
+        note="Exact is without help; the paper reports characters that are right after the right "
+        "ones before them (`characters`, at least 90 wanted), as curves only.",
+        minutes=42.0,
+        settings=ExecuteSettings(),
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        translate=translate,
+    ),
+)

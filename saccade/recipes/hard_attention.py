@@ -1,0 +1,114 @@
+"""The recipe `hard-attention`: words are written down while they are drawled.
+
+Luo et al., 2016 (https://arxiv.org/abs/1608.01281) write down speech. Here the speech is letters
+that are held for some frames, and the words of the test were never heard in training: see
+`saccade.tasks.drawl`. With ``reward_weight=0`` the coin is never taught when to speak: the control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.options import Translated, TranslateOptions
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    steps=3000,
+    minutes=15.0,
+    learning_rate=3e-3,
+    clip=1.0,
+    schedule="cosine",
+    warmup=100,
+    validate_steps=250,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardAttentionSettings:
+    """How words are said, and who listens."""
+
+    longest_hold: int = 4
+    """A letter is held for 1 to so many frames."""
+    noise: float = 0.1
+    """The share of frames that are drowned by a random letter."""
+    d_embed: int = 64
+    """Numbers of a letter's vector."""
+    d_hidden: int = 128
+    """Units of the GRU."""
+    n_samples: int = 2
+    """Walks over each word from which the policy gradient is estimated."""
+    reward_weight: float = 1.0
+    """How much of the policy gradient is learnt from; 0: the coin learns nothing."""
+    entropy_weight: float = 0.5
+    """What a nat of indecision is worth, in nats of likelihood."""
+    batch_tokens: int = 4096
+    """Frames in a batch, padding included."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: HardAttentionSettings, data: Path | None) -> Job:
+    """The different words of Multi30k's English, some of them held out."""
+    from saccade.recipes.drawling import drawling_job
+
+    return drawling_job(settings, data)
+
+
+def restore(settings: HardAttentionSettings, kept: Mapping[str, Any]) -> nn.Module:
+    """The untrained model."""
+    from saccade.recipes.drawling import coder_of, make_model
+
+    return make_model(settings, coder_of(kept))
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """Figures on words that were in no other part."""
+    from saccade.recipes.drawling import evaluate_drawling
+
+    return evaluate_drawling(run, data)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """At which frame each letter was written, of frames such as ``hh_eellll_lo``."""
+    from saccade.recipes.drawling import trace_of
+
+    return trace_of(run, text)
+
+
+def translate(
+    run: OpenRun, texts: Sequence[str], options: TranslateOptions
+) -> Sequence[Translated]:
+    """The word in the frames of each text."""
+    from saccade.recipes.drawling import write_down
+
+    return write_down(run, texts, options)
+
+
+RECIPES = (
+    Recipe(
+        name="hard-attention",
+        about="Writes drawled words down while they are said; when, is learnt by policy gradient.",
+        system="hard_attention",
+        task="drawl",
+        metric="words",
+        note="The paper writes down speech (TIMIT, licensed): there is no number to stand beside.",
+        minutes=15.0,
+        settings=HardAttentionSettings(),
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        translate=translate,
+    ),
+)

@@ -1,0 +1,106 @@
+"""What all recipes for language models share: a text in three parts, and nats a symbol.
+
+`saccade.recipes.language_modelling` does the work; this file is read without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.options import SampleOptions
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.language_model import LanguageModel
+    from saccade.recipes.opened import OpenRun
+    from saccade.tasks import TextCorpus
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings:
+    """What can be set about any neural language model; a recipe's own settings inherit from it."""
+
+    valid: float = 0.05
+    """Share of the text that is held out to choose the best weights by."""
+    streams: int = 32
+    """The text is cut into so many streams, which are read side by side."""
+    window: int = 128
+    """Symbols of a stream that are read at once; gradients go no further back."""
+    test_streams: int = 4
+    """The same for the test text: few, because each begins without a past."""
+    training: TrainConfig = field(default_factory=TrainConfig)
+    """How it is trained."""
+
+
+ReadCorpus = Callable[[Any, Path | None], "TextCorpus"]
+"""``read_corpus(settings, data)``."""
+MakeModel = Callable[[Any, int], "LanguageModel"]
+"""``make_model(settings, d_vocab)``."""
+
+
+def language_model_recipe(  # noqa: PLR0913  these are a recipe's own fields
+    *,
+    name: str,
+    about: str,
+    system: str,
+    task: str,
+    metric: str,
+    settings: LanguageModelSettings,
+    read_corpus: ReadCorpus,
+    make_model: MakeModel,
+    at_least: float | None = None,
+    published: float | None = None,
+    source: str = "",
+    note: str = "",
+    minutes: float = 45.0,
+) -> Recipe:
+    """A recipe for a neural language model, whose figure is nats or perplexity on the test text."""
+
+    def build(settings: Any, data: Path | None) -> Job:
+        from saccade.recipes.language_modelling import language_model_job
+
+        return language_model_job(settings, read_corpus(settings, data), make_model=make_model)
+
+    def restore(settings: Any, kept: Mapping[str, Any]) -> LanguageModel:
+        return make_model(settings, len(kept["words"]))
+
+    def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+        from saccade.recipes.language_modelling import evaluate_language_model
+
+        return evaluate_language_model(run, read_corpus(run.settings, data))
+
+    def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+        from saccade.recipes.language_modelling import trace_influence
+
+        return [trace_influence(run, text)]
+
+    def sample(run: OpenRun, options: SampleOptions) -> str:
+        from saccade.recipes.language_modelling import sample_text
+
+        return sample_text(run, options)
+
+    return Recipe(
+        name=name,
+        about=about,
+        system=system,
+        task=task,
+        metric=metric,
+        is_better="less",
+        at_least=at_least,
+        published=published,
+        source=source,
+        note=note,
+        minutes=minutes,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        sample=sample,
+    )

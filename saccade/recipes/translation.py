@@ -1,0 +1,155 @@
+"""What all translation recipes share: Multi30k, from raw text to sacreBLEU on its test sentences.
+
+A translator is a module that
+
+- gives ``model(batch: PairBatch)``: the logits [token, d_vocab] of the real target positions, in
+  the order of ``batch.target_mask``, each after the right symbols (teacher forcing);
+- can be decoded (`saccade.decoding.Stepper`): ``start(source: Padded)`` and ``step``.
+
+`saccade.recipes.translating` does the work; this file is read without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from saccade.recipes.options import Translated, TranslateOptions
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.tasks import PairBatch
+    from saccade.trace import Trace
+    from saccade.training import Job, LossOut
+
+Coding = Literal["bpe", "wordpiece", "words", "mixed", "spelled"]
+Score = Literal["bleu", "perplexity"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationSettings:
+    """What can be set about any translator; a recipe's own settings inherit from it."""
+
+    source: str = "de"
+    """Translate from: de, en or fr."""
+    target: str = "en"
+    """Translate to: de, en or fr."""
+    coding: Coding = "bpe"
+    """What a token is: bpe, wordpiece, words; mixed, spelled: words, and letters of rare ones."""
+    n_pieces: int = 8000
+    """How many different tokens there are."""
+    is_joint: bool = True
+    """Both languages share their tokens."""
+    is_lowercase: bool = False
+    """Lower-case the source; what is said keeps its case."""
+    is_reversed: bool = False
+    """Read the source back to front."""
+    batch_tokens: int = 4096
+    """Tokens in a batch on its larger side, padding included."""
+    smoothing: float = 0.0
+    """Label smoothing: the share of each target that is spread over all tokens."""
+    score: Score = "bleu"
+    """What the best weights are chosen by: bleu or perplexity on validation sentences."""
+    valid_sentences: int = 1014
+    """BLEU of greedy search is taken of so many validation sentences; there are 1014."""
+    beam: int = 5
+    """Hypotheses that are kept when the test sentences are translated."""
+    length_penalty: float = 1.0
+    """0 prefers short translations; 1 weighs by the mean log-probability of a token."""
+    training: TrainConfig = field(default_factory=TrainConfig)
+    """How it is trained."""
+
+
+MakeModel = Callable[[Any, int, int], "nn.Module"]
+"""``make_model(settings, n_source, n_target)``: the last two are sizes of vocabularies."""
+LossOf = Callable[[Any, "nn.Module", "PairBatch"], "LossOut"]
+"""``loss_of(settings, model, batch)``."""
+TraceOf = Callable[["OpenRun", str], "Sequence[Trace]"]
+
+
+def trace_translation(run: OpenRun, text: str) -> Sequence[Trace]:
+    """Where a translator with one attention looks for each token of its best translation."""
+    from saccade.recipes.translating import trace_of
+
+    return trace_of(run, text)
+
+
+def token_loss_of(settings: TranslationSettings, model: nn.Module, batch: PairBatch) -> LossOut:
+    """The likelihood of the right tokens, with the settings' label smoothing."""
+    from saccade.recipes.translating import token_loss_out
+
+    return token_loss_out(model, batch, smoothing=settings.smoothing)
+
+
+def translation_recipe(  # noqa: PLR0913  these are a recipe's own fields
+    *,
+    name: str,
+    about: str,
+    system: str,
+    settings: TranslationSettings,
+    make_model: MakeModel,
+    at_least: float | None = None,
+    published: float | None = None,
+    source: str = "",
+    note: str = "",
+    minutes: float = 45.0,
+    loss_of: LossOf = token_loss_of,
+    trace: TraceOf | None = trace_translation,
+) -> Recipe:
+    """A recipe for a translator, whose figure is sacreBLEU on test_2016 with beam search.
+
+    Args:
+        settings: a `TranslationSettings`, with what the system itself can be told.
+        loss_of: for a system that is trained by more than the likelihood of tokens.
+        trace: None for a system without attention; another for one that has several kinds.
+    """
+
+    def build(settings: Any, data: Path | None) -> Job:
+        from saccade.recipes.translating import translation_job
+
+        return translation_job(settings, data, make_model=make_model, loss_of=loss_of)
+
+    def restore(settings: Any, kept: Mapping[str, Any]) -> nn.Module:
+        from saccade.recipes.coders import Coders
+
+        coders = Coders.from_kept(settings, kept)
+        return make_model(settings, len(coders.source), len(coders.target))
+
+    def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+        from saccade.recipes.translating import evaluate_translator
+
+        return evaluate_translator(run, data)
+
+    def translate(
+        run: OpenRun, texts: Sequence[str], options: TranslateOptions
+    ) -> Sequence[Translated]:
+        from saccade.recipes.coders import Coders
+        from saccade.recipes.translating import translate_texts
+
+        coders = Coders.from_kept(run.settings, run.kept)
+        return translate_texts(run.models, texts, coders=coders, options=options)
+
+    return Recipe(
+        name=name,
+        about=about,
+        system=system,
+        task="multi30k",
+        metric="bleu",
+        at_least=at_least,
+        published=published,
+        source=source,
+        note=note,
+        minutes=minutes,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        translate=translate,
+    )
