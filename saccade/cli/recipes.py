@@ -101,11 +101,15 @@ def _show(recipes: list[Recipe]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    # What each is about stands below, so that the figures keep to their columns at any width.
     table = Table(box=box.SIMPLE)
-    for name in ("recipe", "about", "metric", "wanted", "published", "minutes"):
-        table.add_column(name, no_wrap=name == "recipe")
+    for name in ("recipe", "metric", "wanted", "published", "minutes"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "minutes" else "left")
+    console = Console(highlight=False)
     for recipe in recipes:
         published = "" if recipe.published is None else f"{recipe.published:g}"
-        cells = (recipe.name, recipe.about, recipe.metric, wanted(recipe), published)
+        cells = (recipe.name, recipe.metric, wanted(recipe), published)
         table.add_row(*cells, f"{recipe.minutes:g}")
-    Console(highlight=False).print(table)
+    console.print(table)
+    for recipe in recipes:
+        console.print(f"  [bold]{recipe.name}[/bold]  {recipe.about}", soft_wrap=True)
