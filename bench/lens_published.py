@@ -27,9 +27,9 @@ def published(
     lens = DenseHeadLens.start(model, layer)
     points = [(0.0, 0, float(judge.kl({layer: lens})[layer].mean()))]
     spent = 0.0
-    pieces = 3
+    pieces = min(3, steps)
     for piece in range(pieces):
-        config = GradientConfig(steps=steps // pieces + 1, rows=1, seed=piece)
+        config = GradientConfig(steps=-(-steps // pieces), rows=1, seed=piece)
         start = time.perf_counter()
         train(
             model,

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 # Relative to the mean variance of z.
 WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
 NEWTON_RIDGE = 0.1
-# Enough to take a root of covariances with silent directions.
-SILENT = 1e-9
 # Relative to the largest eigenvalue of G: directions below it have too little signal.
 DAMPING = 0.05
 # The variance of a word's logit under the lens is taken from this many leading directions.
@@ -167,7 +165,9 @@ def _spread(
     With zz = R R^T the variance is M^T M for M = R^T weight; the eigenvectors of the small M M^T
     turn the rows of M to its leading directions.
     """
-    rows = torch.linalg.cholesky(ridged(zz, SILENT)).transpose(1, 2) @ weight
+    values, vectors = torch.linalg.eigh(zz)
+    root = vectors * values.clamp_min(0).sqrt()[:, None]  # rounding can leave one a little below
+    rows = root.transpose(1, 2) @ weight
     _, turn = torch.linalg.eigh(rows @ rows.transpose(1, 2))
     return turn[..., -VARIANCE_RANK:].transpose(1, 2) @ rows
 
