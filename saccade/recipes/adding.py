@@ -79,7 +79,13 @@ ARJOVSKY = "https://arxiv.org/abs/1511.06464, figure 2"
 
 
 def _recipe(
-    settings: AddingSettings, *, about: str, source: str, note: str, solved: bool = True
+    settings: AddingSettings,
+    *,
+    about: str,
+    source: str,
+    minutes: float,
+    note: str,
+    solved: bool = True,
 ) -> Recipe:
     return Recipe(
         name=f"adding-{'tanh' if settings.cell == 'elman' else settings.cell}",
@@ -92,7 +98,7 @@ def _recipe(
         published=None,
         source=source,
         note=note,
-        minutes=settings.training.minutes,
+        minutes=minutes,
         settings=settings,
         build=build,
         restore=restore,
@@ -106,12 +112,14 @@ RECIPES = (
     _recipe(
         AddingSettings(cell="lstm", is_keeping=True),
         about="An LSTM adds two numbers of a sequence of 150.",
+        minutes=2.0,
         source=LE,
         note=PICTURE,
     ),
     _recipe(
         AddingSettings(cell="gru", is_keeping=True),
         about="A GRU adds two numbers of a sequence of 150.",
+        minutes=1.0,
         source=ARJOVSKY,
         note=PICTURE,
     ),
@@ -123,6 +131,7 @@ RECIPES = (
             ),
         ),
         about="Rectified units that begin as the identity add two numbers of a sequence of 150.",
+        minutes=2.0,
         source=LE,
         note=PICTURE,
     ),
@@ -133,6 +142,7 @@ RECIPES = (
             training=TrainConfig(steps=20_000, minutes=40.0, learning_rate=0.003, clip=1.0),
         ),
         about="A complex state that is only turned adds two numbers of a sequence of 150.",
+        minutes=40.0,
         source=ARJOVSKY,
         note=PICTURE,
     ),
@@ -142,6 +152,7 @@ RECIPES = (
             training=TrainConfig(steps=6000, minutes=15.0, learning_rate=0.001, clip=1.0),
         ),
         about="The control: a plain tanh network does not learn to add over 150 steps.",
+        minutes=5.0,
         source=LE,
         note="It is meant to fail: an error near 0.167, that of always saying 1, is the result.",
         solved=False,
