@@ -138,11 +138,12 @@ RECIPES = (
     _recipe(
         AddingSettings(
             cell="unitary",
-            d_hidden=256,
-            training=TrainConfig(steps=20_000, minutes=40.0, learning_rate=0.003, clip=1.0),
+            training=TrainConfig(
+                steps=10_000, minutes=40.0, learning_rate=0.003, clip=1.0, schedule="cosine"
+            ),
         ),
         about="A complex state that is only turned adds two numbers of a sequence of 150.",
-        minutes=40.0,
+        minutes=20.0,
         source=ARJOVSKY,
         note=PICTURE,
     ),
