@@ -13,6 +13,7 @@ import torch
 
 from saccade.errors import RecipeError
 from saccade.processes import Processes
+from saccade.processor import prepare_for_long_work
 from saccade.recipes.opened import OpenRun
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.settings import list_settings, read_settings
@@ -43,9 +44,7 @@ def train_recipe(
     settings = recipe.settings if settings is None else settings
     if RunFolder(Path(folder)).exists() and not resume:  # before minutes are spent on reading data
         raise refused_to_replace(RunFolder(Path(folder)))
-    # A gradient that vanishes ends in numbers too small for the fast path: three times slower.
-    # Threads take this over from the one that makes them, so it comes before any work.
-    torch.set_flush_denormal(True)
+    prepare_for_long_work()
     process = Processes.started()
     seed_all(settings.training.seed)
     job = recipe.build(settings, data)

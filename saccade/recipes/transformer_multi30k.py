@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from saccade.trace import Trace
 
 TRAINING = TrainConfig(
-    steps=6000,
-    minutes=40.0,
+    steps=5600,
+    minutes=42.0,
     learning_rate=5e-3,
     betas=(0.9, 0.98),
     schedule="linear",
@@ -42,7 +42,7 @@ class TransformerSettings(TranslationSettings):
     """Heads of each attention."""
     d_hidden: int = 256
     """How wide the feed-forward networks are inside."""
-    dropout: float = 0.3
+    dropout: float = 0.2
     """Of embeddings and of what is added to a position."""
     is_pre_norm: bool = True
     """Norms before the sub-layers; the paper has them after."""
@@ -50,6 +50,8 @@ class TransformerSettings(TranslationSettings):
     """sinusoidal or learned."""
     ties: Literal["all", "target", "none"] = "all"
     """Embeddings that are one with the output's weights: all, target or none."""
+    batch_tokens: int = 2048
+    """Tokens in a batch on its larger side, padding included."""
     smoothing: float = 0.1
     """Label smoothing: the share of each target that is spread over all tokens."""
     training: TrainConfig = TRAINING
