@@ -39,6 +39,7 @@ from saccade.decoding import beam
 from saccade.models.bahdanau import BahdanauTranslator
 from saccade.models.transformer import Transformer
 from saccade.objectives import token_loss
+from saccade.processor import prepare_for_long_work
 from saccade.recipes.bahdanau_multi30k import BahdanauSettings
 from saccade.recipes.coders import Coders
 from saccade.recipes.transformer_multi30k import TransformerSettings
@@ -100,6 +101,7 @@ class Ours:
     """Our half: the same commands as `joeynmt_side.Side` answers."""
 
     def __init__(self, given: Given) -> None:
+        prepare_for_long_work()  # as `saccade train` does
         torch.manual_seed(0)
         self.given = given
         sizes = {"n_source": given.n_vocab, "n_target": given.n_vocab}
