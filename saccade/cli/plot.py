@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.errors import UsageError
+from saccade.errors import StoreError, UsageError
 
 EXAMPLES = """
 saccade plot my-trace --png alignment.png --html alignment.html
@@ -34,6 +34,7 @@ def run(
     """Draw a trace as a picture and as a page, or the loss and the score of a run as a picture."""
     from saccade.training.run_folder import LOG
 
+    _refuse_missing(folder)
     path = png or (None if html else Path(f"{folder.name}.png"))
     if (folder / LOG).exists():
         if html is not None:
@@ -43,6 +44,15 @@ def run(
         _draw_trace(folder, path, html)
     written = [str(each) for each in (path, html) if each is not None]
     typer.echo(json.dumps({"wrote": written}) if as_json else "\n".join(written))
+
+
+def _refuse_missing(folder: Path) -> None:
+    """Say the names of traces that begin so: a system with several kinds of attention has them."""
+    if folder.exists():
+        return
+    near = sorted(each.name for each in folder.parent.glob(f"{folder.name}-*") if each.is_dir())
+    hint = f"there are {', '.join(near)}" if near else "`saccade trace RUN INPUT --out` makes one"
+    raise StoreError(f"no such folder: {folder}", hint=hint)
 
 
 def _draw_trace(folder: Path, png: Path | None, html: Path | None) -> None:

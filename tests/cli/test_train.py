@@ -172,6 +172,9 @@ def test_the_curves_of_a_run_are_drawn(saccade, trained, tmp_path, monkeypatch, 
     assert code == 2 and "a picture, no page" in told_in_a_line(err)
     code, _, err = saccade("plot", tmp_path / "nothing")
     assert code == 1 and "no such folder" in told_in_a_line(err)
+    (tmp_path / "dog-cross-attention").mkdir()
+    code, _, err = saccade("plot", tmp_path / "dog")
+    assert code == 1 and told_in_a_line(err) and "there are dog-cross-attention" in err
 
 
 def test_sentences_are_translated(tiny, trained, monkeypatch, told_in_a_line):
