@@ -151,6 +151,7 @@ class Side:
                 encoder_hidden=hidden,
                 src_mask=batch.src_mask,
                 max_output_length=self.search["max_length"],
+                min_output_length=self.search["max_length"],
                 alpha=self.search["length_penalty"],
             )
         return {"seconds": time.perf_counter() - start, "steps": found.shape[1]}
