@@ -18,7 +18,7 @@ HOUSE = [
     *("investigations", "lenses", "heads"),
     *("recipes", "training", "models", "decoding", "objectives", "tasks"),
     *("metrics", "cells", "sensors", "memories", "attention"),
-    *("trace", "processes", "store", "errors"),
+    *("trace", "processes", "processor", "store", "errors"),
 ]
 READING_WING = {"investigations", "lenses", "heads"}
 MODELS_WING = set(HOUSE[HOUSE.index("recipes") : HOUSE.index("trace")])

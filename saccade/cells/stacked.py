@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional
 
+from saccade.attention.dropout import Dropout
 from saccade.cells.cell import Cell, CellOutput, Unrolled
 from saccade.errors import UsageError
 
@@ -45,7 +45,7 @@ class StackedCell(Cell[tuple]):
             raise UsageError("a stack needs at least one cell", hint="give a list of cells")
         super().__init__(cells[0].d_input, cells[-1].d_hidden)
         self.layers = nn.ModuleList(cells)
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.residual_from = len(cells) if residual_from is None else residual_from
         self.skip = skip
         self._check_sizes()
@@ -106,7 +106,7 @@ class StackedCell(Cell[tuple]):
             parts = [below[-1], below[layer - self.skip]]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         # The input of the lowest layer is the caller's to drop.
-        return functional.dropout(x, self.dropout, self.training) if layer else x
+        return self.dropout(x) if layer else x
 
     def _output(
         self, output: Float[Tensor, "*steps d_to"], below: list[Tensor], layer: int

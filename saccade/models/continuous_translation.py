@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from saccade.attention.dropout import Dropout
 from saccade.cells import ElmanCell
 from saccade.decoding import Started, Stepped
 from saccade.tasks import Padded, PairBatch
@@ -77,7 +78,7 @@ class ContinuousTranslation(nn.Module):
         # A step reads the word before and e side by side: the matrices I and S are halves of one.
         self.cell = ElmanCell(2 * d_model, d_model)
         self.output = nn.Linear(d_model, n_target)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]

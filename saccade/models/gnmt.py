@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.attention import AdditiveScore, Attention, Memory, SoftSelect
+from saccade.attention.dropout import Dropout
 from saccade.cells import Bidirectional, LstmCell, make_stack
 from saccade.decoding import Started, Stepped
 from saccade.tasks import Padded, PairBatch
@@ -73,7 +74,7 @@ class Gnmt(nn.Module):
         self.bottom = LstmCell(2 * d_model, d_model)
         self.upper = nn.ModuleList(LstmCell(2 * d_model, d_model) for _ in range(n_layers - 1))
         self.output = nn.Linear(d_model, n_target)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.attention import Attention, BilinearScore, Memory, SoftSelect
+from saccade.attention.dropout import Dropout
 from saccade.cells import LstmCell, LstmState, make_stack
 from saccade.cells.state import map_tensors, tensors_of
 from saccade.decoding import Started, Stepped
@@ -102,7 +103,7 @@ class HybridTranslator(nn.Module):
         self.separate = nn.Linear(2 * d_model, d_letter, bias=False)
         self.speller = LstmCell(d_letter, d_letter)
         self.letter_output = nn.Linear(d_letter, FIRST_WORD)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         at = torch.arange(n_target)
         is_word = (at >= FIRST_WORD) | (at == UNK) | (at == EOS)
         self.register_buffer("no_word", torch.where(is_word, 0.0, NEVER), persistent=False)

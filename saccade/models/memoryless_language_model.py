@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from saccade.attention.dropout import Dropout
 from saccade.models.influence import influence
 from saccade.models.language_model import LanguageModel, Predicted
 from saccade.tasks.symbols import BOS
@@ -45,7 +46,7 @@ class MemorylessLanguageModel(LanguageModel):
         self.n_context = n_context
         self.embed = nn.Embedding(d_vocab, d_embed)
         self.hidden = nn.Linear(n_context * d_embed, d_hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(d_hidden, d_vocab)
         self.direct = nn.Linear(n_context * d_embed, d_vocab, bias=False) if is_direct else None
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.attention.dropout import Dropout
 from saccade.cells import GruCell
 from saccade.decoding import Started, Stepped
 from saccade.objectives import sequence_log_probs
@@ -58,7 +59,7 @@ class RnnEncoderDecoder(nn.Module):
         self.decoder = GruCell(d_embed + d_hidden, d_hidden)
         self.before_maxout = nn.Linear(d_hidden + d_embed + d_hidden, 2 * d_maxout)
         self.output = nn.Linear(d_maxout, n_target)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.attention.dropout import Dropout
 from saccade.cells import make_stack
 from saccade.decoding import Started, Stepped
 from saccade.tasks import Padded, PairBatch
@@ -48,7 +49,7 @@ class Seq2Seq(nn.Module):
         self.encoder = make_stack("lstm", d_embed, d_hidden, n_layers=n_layers, dropout=dropout)
         self.decoder = make_stack("lstm", d_embed, d_hidden, n_layers=n_layers, dropout=dropout)
         self.output = nn.Linear(d_hidden, n_target)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for weight in self.parameters():
             if weight.requires_grad:
                 nn.init.uniform_(weight, -INIT, INIT)
