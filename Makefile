@@ -45,7 +45,7 @@ types: $(STAMP) ## the type checker
 	$(BIN)/basedpyright
 
 pytest: $(STAMP) ## the tests alone
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(STAMP) ## measure what the README claims; prints JSON
 	$(BIN)/python bench/lens_fit.py

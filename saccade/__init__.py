@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.errors import (
     CorpusError,
+    InterventionError,
     LensError,
     MissingPackageError,
     ModelError,
@@ -23,7 +24,19 @@ from saccade.errors import (
 )
 
 if TYPE_CHECKING:
-    from saccade.heads import DEFAULT_MODEL, LanguageModel, open_model, wrap_model
+    from saccade.heads import (
+        DEFAULT_MODEL,
+        Ablate,
+        InjectHead,
+        InjectResidual,
+        LanguageModel,
+        Patch,
+        Scale,
+        intervene,
+        mean_z,
+        open_model,
+        wrap_model,
+    )
     from saccade.lenses import (
         FitConfig,
         Lens,
@@ -43,17 +56,23 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_MODEL",
+    "Ablate",
     "CorpusError",
     "FitConfig",
+    "InjectHead",
+    "InjectResidual",
+    "InterventionError",
     "LanguageModel",
     "Lens",
     "LensError",
     "Lenses",
     "MissingPackageError",
     "ModelError",
+    "Patch",
     "Reading",
     "RecipeError",
     "SaccadeError",
+    "Scale",
     "StoreError",
     "TaskError",
     "TrainingError",
@@ -61,7 +80,9 @@ __all__ = [
     "__version__",
     "evaluate_lenses",
     "fit_lenses",
+    "intervene",
     "load_lenses",
+    "mean_z",
     "merge_lenses",
     "open_model",
     "push_lenses",
@@ -73,7 +94,19 @@ __all__ = [
 
 # Found on first use: they need torch, which takes seconds to import, and `saccade --help` does not.
 _HOMES = {
-    "saccade.heads": ("DEFAULT_MODEL", "LanguageModel", "open_model", "wrap_model"),
+    "saccade.heads": (
+        "DEFAULT_MODEL",
+        "Ablate",
+        "InjectHead",
+        "InjectResidual",
+        "LanguageModel",
+        "Patch",
+        "Scale",
+        "intervene",
+        "mean_z",
+        "open_model",
+        "wrap_model",
+    ),
     "saccade.lenses": (
         "FitConfig",
         "Lens",

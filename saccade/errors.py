@@ -28,6 +28,10 @@ class ModelError(SaccadeError):
     """A model that is not there, is not a causal language model, or has no heads to read."""
 
 
+class InterventionError(UsageError):
+    """A change to a model that cannot be made, or that changed nothing."""
+
+
 class LensError(SaccadeError):
     """A lens that is missing, damaged, or made for another model."""
 

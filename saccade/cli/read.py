@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ from saccade.cli.plugins import load_plugin
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
     from saccade.lenses.head_reading import HeadReading
     from saccade.lenses.reading import Reading
 
@@ -51,6 +53,9 @@ def run(
     html: Annotated[
         Path | None, typer.Option(help="Write a page with all heads to this file.")
     ] = None,
+    edit: Annotated[
+        Path | None, typer.Option(help="Read with this edit applied, as `saccade edit` wrote it.")
+    ] = None,
     plugin: Annotated[
         Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
     ] = None,
@@ -76,7 +81,8 @@ def run(
     if head is not None:
         opened.check_head(layer if layer is not None else opened.layers[0].index, head)
     lenses = load_lenses(lens, opened)
-    reading = read(lenses, prompt, position=position, top=top, unembedding=unembedding)
+    with _edited(edit, opened):
+        reading = read(lenses, prompt, position=position, top=top, unembedding=unembedding)
     chosen = [
         each
         for each in (reading.heads if show_all else reading.ranked(by))
@@ -89,6 +95,14 @@ def run(
         _print_json(reading, shown)
     else:
         _print_table(reading, shown)
+
+
+def _edited(path: Path | None, model: LanguageModel) -> AbstractContextManager[object]:
+    if path is None:
+        return nullcontext()
+    from saccade.investigations.edit_file import load_edit
+
+    return load_edit(path, model).applied(model)
 
 
 def _write_page(reading: Reading, path: Path) -> None:

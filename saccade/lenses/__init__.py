@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from saccade.lenses.fit_config import FitConfig
     from saccade.lenses.head_lens import DenseHeadLens, HeadLens
     from saccade.lenses.hub import push_lenses
+    from saccade.lenses.jacobian_lens import JacobianLens
     from saccade.lenses.lens import Lens, lens_kinds, register_lens
     from saccade.lenses.logit_lens import HeadLogitLens, LogitLens
     from saccade.lenses.merge import merge_lenses
@@ -25,6 +26,7 @@ _HOMES = {
     "FitConfig": "fit_config",
     "HeadLens": "head_lens",
     "HeadLogitLens": "logit_lens",
+    "JacobianLens": "jacobian_lens",
     "Lens": "lens",
     "Lenses": "collection",
     "LogitLens": "logit_lens",
@@ -48,6 +50,7 @@ __all__ = [
     "FitConfig",
     "HeadLens",
     "HeadLogitLens",
+    "JacobianLens",
     "Lens",
     "Lenses",
     "LogitLens",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from saccade.heads import LanguageModel
     from saccade.lenses.reading import Reading
 
+Quality = dict[str, dict[str, list[float | None]]]
 LENSES = "lenses.safetensors"
 STATISTICS = "statistics.safetensors"
 
@@ -57,8 +59,9 @@ class Lenses:
     by_layer: dict[int, Lens]
     constant: Float[Tensor, " d_vocab"]
     made: Made
-    quality: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Measure -> layer -> one figure a head, on held-out text; ``kl``, ``gain`` and others."""
+    quality: Quality = field(default_factory=dict)
+    """Measure -> layer -> one figure a head, on held-out text: ``kl``, ``gain`` and others; of
+    fidelity ``ablation``, ``alignment`` and ``spearman``. None where it was not measured."""
     statistics: Statistics | None = None
     """The sums they were solved from; needed to merge them with others."""
     held_out: Sample | None = None
@@ -87,7 +90,12 @@ class Lenses:
 
     def quality_of(self, layer: int, head: int) -> dict[str, float]:
         """The figures of one lens, by measure; empty when it was never scored."""
-        return {name: by[str(layer)][head] for name, by in self.quality.items() if str(layer) in by}
+        found = {
+            name: by[str(layer)][head]
+            for name, by in self.quality.items()
+            if head < len(by.get(str(layer), ()))
+        }
+        return {name: figure for name, figure in found.items() if figure is not None}
 
     def read(
         self, text: str, *, position: int = -1, top: int = 10, unembedding: bool = False
@@ -97,9 +105,22 @@ class Lenses:
 
         return read(self, text, position=position, top=top, unembedding=unembedding)
 
-    def with_quality(self, quality: dict[str, dict[str, list[float]]]) -> Lenses:
-        """The same lenses with these figures beside them."""
+    def with_quality(self, quality: Quality) -> Lenses:
+        """The same lenses with these figures beside them, and no others."""
         return replace(self, quality=quality)
+
+    def adding_quality(self, quality: Quality) -> Lenses:
+        """The same lenses with these figures besides those they have.
+
+        A figure replaces the one of the same measure, layer and head; others stay, so that layers
+        and heads can be measured one after another.
+        """
+        merged = {name: dict(by) for name, by in self.quality.items()}
+        for name, by in quality.items():
+            rows = merged.setdefault(name, {})
+            for layer, row in by.items():
+                rows[layer] = _over(rows.get(layer, []), row)
+        return replace(self, quality=merged)
 
     def save(self, path: str | Path) -> None:
         """Write them as a folder: safetensors and a JSON manifest."""
@@ -117,6 +138,11 @@ class Lenses:
             "quality": self.quality,
         }
         write_folder(path, manifest, files)
+
+
+def _over(old: Sequence[float | None], new: Sequence[float | None]) -> list[float | None]:
+    pairs = zip_longest(old, new)
+    return [before if figure is None else figure for before, figure in pairs]
 
 
 def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:

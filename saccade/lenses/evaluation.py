@@ -91,7 +91,7 @@ class Evaluation:
     lenses: Scores
     baselines: tuple[Scores, ...] = ()
 
-    def quality(self) -> dict[str, dict[str, list[float]]]:
+    def quality(self) -> dict[str, dict[str, list[float | None]]]:
         """The figures in the form that `Lenses.quality` and the manifest have."""
         return {
             name: {str(at): _plain(row) for at, row in self.lenses.by_layer(name).items()}

@@ -24,6 +24,7 @@ from saccade.lenses.gather import Gathered, Progress, gather
 from saccade.lenses.gradient import GradientConfig, train
 from saccade.lenses.head_lens import HeadLens
 from saccade.lenses.held_out import HeldOut
+from saccade.lenses.jacobian_lens import fit_jacobian
 from saccade.lenses.lens import Lens, lens_kind
 from saccade.lenses.objectives import find_objective
 from saccade.lenses.polish import PolishConfig, polish
@@ -173,6 +174,18 @@ def _trained(
     if config.kind == "tuned" and config.method != "train":
         solved = _solve_tuned(model, text, config.rows, processes, progress)
         by_layer = {layer: solved[layer] for layer in layers}
+    if config.kind == "jacobian":
+        # Every process follows the whole text: the lenses are the same on all of them.
+        by_layer = dict(
+            fit_jacobian(
+                model,
+                text.windows,
+                start.constant,
+                layers=layers,
+                seed=config.seed,
+                progress=progress,
+            )
+        )
     if config.method != "closed-form":
         train(
             model,
@@ -250,8 +263,9 @@ def score_quickly(lenses: Lenses) -> Lenses:
         return lenses
     held_out = HeldOut.of(lenses.model, few(sample), lenses.constant, seed=lenses.made.seed + 1)
     constant = held_out.constant_kl()
-    kl = {str(k): held_out.kl(lens, k).tolist() for k, lens in lenses.by_layer.items()}
-    gain = {layer: [constant - each for each in values] for layer, values in kl.items()}
+    found = {str(k): held_out.kl(lens, k) for k, lens in lenses.by_layer.items()}
+    kl = {layer: values.tolist() for layer, values in found.items()}
+    gain = {layer: (constant - values).tolist() for layer, values in found.items()}
     return lenses.with_quality({"kl": kl, "gain": gain})
 
 

@@ -71,8 +71,10 @@ def _contradictions(config: FitConfig) -> list[str]:
     found = []
     if config.method in ("closed-form", "polish") and config.objective != "kl":
         found.append(f"objective: {config.method} minimises kl, not {config.objective}; use train")
-    if config.method == "closed-form" and config.kind not in ("head", "tuned"):
+    if config.method == "closed-form" and config.kind not in ("head", "jacobian", "tuned"):
         found.append(f"method: a {config.kind} lens has no closed form; use train")
+    if config.method == "train" and config.kind == "jacobian":
+        found.append("method: a jacobian lens is the model's own slope, not trained; leave it out")
     if config.method == "polish" and config.kind not in ("head", "tuned"):
         found.append(f"method: a {config.kind} lens cannot be polished; use train")
     if config.layers and config.kind == "head" and config.method != "train":

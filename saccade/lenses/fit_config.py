@@ -16,7 +16,7 @@ class FitConfig:
     """closed-form (one pass, no gradient steps), polish (KL steps from there), train (any
     objective), or published (the paper's dense lens, Adam, KL)."""
     kind: str = "head"
-    """Which kind of lens: head, dense, tuned, or one of your own."""
+    """Which kind of lens: head, dense, jacobian, tuned, or one of your own."""
     objective: str = "kl"
     """What train aims at: kl, reverse-kl, cross-entropy, input, or one of your own."""
     tokens: int = 65536

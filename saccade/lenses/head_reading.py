@@ -110,6 +110,14 @@ class HeadReading:
         constant = self.quality["kl"] + self.quality["gain"]
         return self.quality["gain"] / constant if constant > 0 else 0.0
 
+    @property
+    def fidelity(self) -> float | None:
+        """The correlation of what its lens says with what removing the head does to the model.
+
+        Measured by `saccade lens fidelity`; None where it never was.
+        """
+        return self.quality.get("ablation")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts; numbers to six digits."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)}

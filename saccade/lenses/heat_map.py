@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from saccade.errors import MissingPackageError
 from saccade.store import atomic_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
 CELL, MARGIN = 0.22, 2.2  # inches
@@ -21,8 +22,23 @@ CELL, MARGIN = 0.22, 2.2  # inches
 ONE_WAY, TWO_WAY = "viridis", "PuOr"
 
 
+class Axes(NamedTuple):
+    """What the axes of a map are called."""
+
+    across: str = "head"
+    up: str = "layer"
+
+
+HEADS = Axes()
+
+
 def save_heat_map(
-    path: str | Path, rows: Mapping[int, Float[Tensor, " head"]], *, title: str, label: str
+    path: str | Path,
+    rows: Mapping[int, Float[Tensor, " head"]],
+    *,
+    title: str,
+    label: str,
+    axes: Axes = HEADS,
 ) -> None:
     """Write a PNG of one figure for each head, a row for each layer, the first layer lowest.
 
@@ -32,15 +48,40 @@ def save_heat_map(
     Args:
         rows: layer -> one figure a head, as `Scores.by_layer` gives them.
         label: what the colours mean, with its unit.
+        axes: where the rows are something else than heads.
     """
-    figure = draw_heat_map(rows, title=title, label=label)
-    with atomic_file(path) as temporary:
-        # Whatever the name ends in, it is a PNG.
-        figure.savefig(temporary, format="png", dpi=150)
+    _save(draw_heat_map(rows, title=title, label=label, axes=axes), path)
 
 
-def draw_heat_map(rows: Mapping[int, Float[Tensor, " head"]], *, title: str, label: str) -> Figure:
+def save_heat_maps(
+    path: str | Path, measures: Mapping[Any, Mapping[int, Float[Tensor, " head"]]], *, title: str
+) -> None:
+    """Write a PNG of several measures side by side, each with colours of its own.
+
+    Args:
+        measures: what each is called -> layer -> one figure a head.
+    """
+    shapes = [_grid(rows).shape for rows in measures.values()]
+    width = sum(max(3.0, n_heads * CELL + MARGIN) for _, n_heads in shapes)
+    figure = _new_figure(width, max(n_layers for n_layers, _ in shapes))
+    figure.suptitle(title, fontsize="medium")
+    plots = figure.subplots(1, len(shapes), squeeze=False)[0]
+    for plot, (name, rows) in zip(plots, measures.items(), strict=True):
+        _draw(figure, plot, rows, title=name)
+    _save(figure, path)
+
+
+def draw_heat_map(
+    rows: Mapping[int, Float[Tensor, " head"]], *, title: str, label: str, axes: Axes = HEADS
+) -> Figure:
     """The same as a matplotlib figure, for notebooks."""
+    n_layers, n_heads = _grid(rows).shape
+    figure = _new_figure(max(5.0, n_heads * CELL + MARGIN), n_layers)
+    _draw(figure, figure.add_subplot(), rows, title=title, label=label, axes=axes)
+    return figure
+
+
+def _new_figure(width: float, n_layers: int) -> Figure:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -48,15 +89,31 @@ def draw_heat_map(rows: Mapping[int, Float[Tensor, " head"]], *, title: str, lab
         raise MissingPackageError(
             "drawing a heat map needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
         ) from error
-    layers, grid = sorted(rows), _grid(rows)
-    n_layers, n_heads = grid.shape
-    size = (max(5.0, n_heads * CELL + MARGIN), max(3.0, n_layers * CELL + MARGIN))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(width, max(3.0, n_layers * CELL + MARGIN)), layout="constrained")
     # A canvas of its own instead of pyplot's: no window is opened and nothing stays behind.
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    return figure
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    with atomic_file(path) as temporary:
+        # Whatever the name ends in, it is a PNG.
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def _draw(
+    figure: Figure,
+    plot: Plot,
+    rows: Mapping[int, Tensor],
+    *,
+    title: str,
+    label: str = "",
+    axes: Axes = HEADS,
+) -> None:
+    layers, grid = sorted(rows), _grid(rows)
+    n_layers, n_heads = grid.shape
     low, high, colours = _range(grid)
-    image = axes.imshow(
+    image = plot.imshow(
         grid,
         origin="lower",
         aspect="auto",
@@ -65,15 +122,14 @@ def draw_heat_map(rows: Mapping[int, Float[Tensor, " head"]], *, title: str, lab
         vmax=high,
         interpolation="nearest",
     )
-    axes.set_facecolor("0.85")  # where a layer has no such head
-    axes.set_title(title, fontsize="medium", wrap=True)
-    axes.set_xlabel("head")
-    axes.set_ylabel("layer")
-    axes.set_xticks(_ticks(n_heads))
+    plot.set_facecolor("0.85")  # where a layer has no such head
+    plot.set_title(title, fontsize="medium", wrap=True)
+    plot.set_xlabel(axes.across)
+    plot.set_ylabel(axes.up)
+    plot.set_xticks(_ticks(n_heads))
     places = _ticks(n_layers)
-    axes.set_yticks(places, [str(layers[place]) for place in places])
-    figure.colorbar(image, ax=axes, label=label)
-    return figure
+    plot.set_yticks(places, [str(layers[place]) for place in places])
+    figure.colorbar(image, ax=plot, label=label)
 
 
 def _grid(rows: Mapping[int, Tensor]) -> np.ndarray:

@@ -65,14 +65,14 @@ def register_lens(lens: type[_Kind]) -> type[_Kind]:
 
 
 # The files of this package that register kinds; a plugin of the user's own adds to them.
-_OWN = ("head_lens", "logit_lens", "tuned_lens")
+_OWN = ("head_lens", "jacobian_lens", "logit_lens", "tuned_lens")
 
 
 def lens_kinds() -> tuple[str, ...]:
     """The names of the kinds that are known.
 
     >>> lens_kinds()
-    ('dense', 'head', 'logit', 'logit-head', 'tuned')
+    ('dense', 'head', 'jacobian', 'logit', 'logit-head', 'tuned')
     """
     for module in _OWN:
         import_module(f"saccade.lenses.{module}")

@@ -165,6 +165,8 @@ def _quality(head: HeadReading) -> str:
         return '<span class="badge">lens not scored</span>'
     figures = ", ".join(f"{name} {value:.3g}" for name, value in head.quality.items())
     text = f"its lens removes <b>{explained:.0%}</b> of the constant lens's KL"
+    if head.fidelity is not None:
+        text += f"; its fidelity is <b>{head.fidelity:+.2f}</b>"
     badge = ' <span class="badge">weak lens</span>' if _is_weak(head) else ""
     return f'<span title="{escape(figures)}">{text}</span>{badge}'
 

@@ -29,9 +29,8 @@ def table_text(reading: Reading, heads: Sequence[HeadReading], *, width: int = 1
 
 def reading_table(reading: Reading, heads: Sequence[HeadReading]) -> Group:
     """The same for a rich console, which fits it to its width and colours it on a terminal only."""
-    return Group(
-        _title(reading), _prediction(reading), Text(), _table(heads), Text(), _legend(reading)
-    )
+    legend = _legend(reading, has_fidelity=any(head.fidelity is not None for head in heads))
+    return Group(_title(reading), _prediction(reading), Text(), _table(heads), Text(), legend)
 
 
 def printable(text: str) -> str:
@@ -82,12 +81,17 @@ def _prediction(reading: Reading) -> Text:
     return Text.assemble(*parts)
 
 
-def _legend(reading: Reading) -> Text:
+def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
     word = dotted(reading.prediction[0].text)
+    truth = (
+        "fidelity: correlation of what the lens says with what removing the head does; "
+        if has_fidelity
+        else ""
+    )
     return Text(
         "says: nats away from the lens that hears nothing; adds: words it makes likelier than that "
         f"one; logit: what the head adds directly to {word}; lens: how much of the other's KL its "
-        "lens removes on held-out text; · is a space",
+        f"lens removes on held-out text; {truth}· is a space",
         style="dim",
     )
 
@@ -107,7 +111,8 @@ def _table(heads: Sequence[HeadReading]) -> Table:
 
 def _figures(head: HeadReading) -> Text:
     logit = "" if head.contributes is None else f"  logit {head.contributes:+.2f}"
-    return Text.assemble((f"{head.says:.2f}", "bold"), logit, f"  lens {grade(head)}")
+    truth = "" if head.fidelity is None else f"  fidelity {head.fidelity:+.2f}"
+    return Text.assemble((f"{head.says:.2f}", "bold"), logit, f"  lens {grade(head)}", truth)
 
 
 def _lines(head: HeadReading) -> list[tuple[str, Text]]:

@@ -70,7 +70,7 @@ RECIPES = (
         published=30.59,
         source=TABLE,
         note=NOTE,
-        minutes=20.0,
+        minutes=22.0,
         trace=None,
     ),
     translation_recipe(
@@ -82,7 +82,7 @@ RECIPES = (
         published=26.17,
         source=TABLE,
         note=NOTE,
-        minutes=20.0,
+        minutes=22.0,
         trace=None,
     ),
 )

@@ -1,0 +1,238 @@
+"""`saccade edit`: change a model while it runs, and keep the change as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.places import read_head, read_place, read_positions, read_scaled
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+    from saccade.investigations.asked_changes import AskedChanges
+    from saccade.investigations.edit_file import Edit
+    from saccade.investigations.edit_search import FoundEdit, SearchSpace
+    from saccade.investigations.unrelated_text import UnrelatedText
+
+EXAMPLES = """
+saccade edit "The capital of the country of Big Ben is" --memory England --for London --out my-edit
+saccade edit "The Eiffel Tower is located in the city of" --ablate 23.4 --ablate 29.1 --say 12
+"""
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(help="What the model reads.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Inject this word or text, that the model should think of.")
+    ] = None,
+    word: Annotated[
+        str | None,
+        typer.Option("--for", help="The word to raise; without it, the memory's own."),
+    ] = None,
+    form: Annotated[
+        Literal["unembedding", "lens", "text"],
+        typer.Option(
+            help="How the memory becomes a vector: its words through the unembedding, or through "
+            "a lens's inverse, or what the model holds after reading it as a text."
+        ),
+    ] = "unembedding",
+    into: Annotated[
+        str | None,
+        typer.Option(
+            help="Inject into this head (9.8) or after this layer (9); without it, where "
+            "the lenses point."
+        ),
+    ] = None,
+    strength: Annotated[
+        float | None,
+        typer.Option(help="Times what the place holds itself; searched for without it."),
+    ] = None,
+    ablate: Annotated[
+        list[str] | None, typer.Option(help="Ablate this head (9.8); again for more.")
+    ] = None,
+    by: Annotated[
+        Literal["zero", "mean", "resample"],
+        typer.Option(
+            help="What takes its place: nothing, its mean over a text, or what it held "
+            "at random places of that text."
+        ),
+    ] = "zero",
+    scale: Annotated[
+        list[str] | None, typer.Option(help="Scale this head (9.8=0.5); again for more.")
+    ] = None,
+    patch: Annotated[
+        list[str] | None,
+        typer.Option(help="Put what this head (9.8) holds in another prompt here; again for more."),
+    ] = None,
+    other: Annotated[str | None, typer.Option("--from", help="The prompt to patch from.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="Where: all (and what is generated), last, positions (3,-1), or words of the "
+            "prompt, for their last token. Without it, last for a memory and all for the rest."
+        ),
+    ] = None,
+    load: Annotated[
+        Path | None, typer.Option(help="Apply an edit that was written before instead.")
+    ] = None,
+    say: Annotated[
+        int, typer.Option(help="Go on with so many tokens, with the edit and without.", min=0)
+    ] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the edit to this folder.")] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Unrelated text; without it, some that the model writes itself."),
+    ] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Inject a memory into a model while it runs, or ablate, scale and patch its heads.
+
+    A memory goes where the lenses point to: the heads that already say most of it. How strongly
+    is searched for: what raises the word most while the perplexity of unrelated text rises by no
+    more than a hundredth. The weights stay as they are: an edit is a small folder, applied by
+    --load and by `saccade read --edit`.
+    """
+    heads = [*(ablate or []), *(scale or []), *(patch or [])]
+    _check(prompt, memory=memory, load=load, heads=heads, only_memory=[into, strength])
+    if load is not None and at is not None:
+        raise UsageError("a loaded edit has its own positions", hint="leave out --at")
+    place = None if into is None else read_place(into)
+    ablated, patched = ([read_head(each) for each in some or []] for some in (ablate, patch))
+    scaled = [read_scaled(each) for each in scale or []]
+
+    from saccade.cli.edit_report import facts_of, lines_of
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.investigations.asked_changes import AskedChanges
+    from saccade.investigations.edit_file import load_edit
+    from saccade.investigations.edit_search import SearchSpace
+
+    space = SearchSpace(
+        form=form,
+        places=None if place is None else [place],
+        strengths=None if strength is None else [strength],
+    )
+    asked = AskedChanges(ablate=ablated, by=by, scale=scaled, patch=patched, other=other)
+    opened = open_model(model or DEFAULT_MODEL)
+    positions = read_positions(at or ("all" if heads else "last"), prompt, opened)
+    target = _target(opened, word, prompt)
+    told: dict[str, float] = {}
+    if load is not None:
+        edit = load_edit(load, opened)
+    elif memory is not None:
+        space = replace(space, positions=positions)
+        found = _search(opened, prompt, memory, word=target, space=space, lens=lens, corpus=corpus)
+        edit, target = found.edit, found.word
+        told = {"unrelated_perplexity": found.cost, "tried": found.n_tried}
+    else:
+        edit, cost = _asked(opened, prompt, replace(asked, positions=positions), corpus)
+        told = {"unrelated_perplexity": cost}
+    facts = facts_of(opened, edit, prompt, word=target, say=say) | told
+    if out is not None:
+        edit.save(out)
+        typer.echo(f"wrote {out}", err=True)
+    typer.echo(json.dumps(facts, ensure_ascii=False) if as_json else lines_of(facts))
+
+
+def _check(
+    prompt: str,
+    *,
+    memory: str | None,
+    load: Path | None,
+    heads: list[str],
+    only_memory: list[str | float | None],
+) -> None:
+    for text in (prompt, *([] if memory is None else [memory])):
+        if not text.strip():
+            raise UsageError(f"the text is empty: {text!r}", hint="give at least one word")
+    if sum([memory is not None, load is not None, bool(heads)]) != 1:
+        raise UsageError(
+            "an edit is made from a memory, or of changes to heads, or loaded",
+            hint="give one of --memory, --load, and --ablate, --scale or --patch",
+        )
+    if memory is None and any(each is not None for each in only_memory):
+        raise UsageError(
+            "a place and a strength are those of a memory", hint="give --memory, or leave them out"
+        )
+
+
+def _target(model: LanguageModel, word: str | None, prompt: str) -> int | None:
+    from saccade.investigations.target import first_token, several_tokens
+
+    if word is None:
+        return None
+    if note := several_tokens(model, word):
+        typer.echo(note, err=True)
+    return first_token(model, word, prompt)
+
+
+def _search(
+    model: LanguageModel,
+    prompt: str,
+    memory: str,
+    *,
+    word: int | None,
+    space: SearchSpace,
+    lens: str | None,
+    corpus: str | None,
+) -> FoundEdit:
+    from saccade.investigations.edit_search import search_edit
+    from saccade.investigations.unrelated_text import MOST_COST
+    from saccade.lenses.collection import load_lenses
+
+    needs_lenses = space.places is None or space.form == "lens"
+    lenses = load_lenses(lens, model) if needs_lenses else None
+    if word is None:  # of a text, the last word is what it leads to
+        said = memory.rsplit(maxsplit=1)[-1] if space.form == "text" else memory
+        word = _target(model, said, prompt)
+    assert word is not None, "a memory has words"
+    unrelated = _unrelated(model, corpus, space.positions)
+    found = search_edit(
+        model, prompt, memory, word=word, unrelated=unrelated, space=space, lenses=lenses
+    )
+    if found.cost > MOST_COST:
+        typer.echo(
+            f"note: no trial cost unrelated text at most {MOST_COST:.0%}; this is the cheapest",
+            err=True,
+        )
+    return found
+
+
+def _asked(
+    model: LanguageModel, prompt: str, asked: AskedChanges, corpus: str | None
+) -> tuple[Edit, float]:
+    from saccade.investigations.asked_changes import make_changes
+    from saccade.investigations.edit_file import Edit, describe
+
+    unrelated = _unrelated(model, corpus, asked.positions)
+    changes = make_changes(model, asked, prompt=prompt, reference=unrelated.ids)
+    edit = Edit(
+        model=model.name,
+        model_fingerprint=model.fingerprint,
+        about=", ".join(map(describe, changes)),
+        prompt=prompt,
+        changes=changes,
+    )
+    return edit, unrelated.cost(changes)
+
+
+def _unrelated(
+    model: LanguageModel, corpus: str | None, positions: Sequence[int] | None
+) -> UnrelatedText:
+    from saccade.investigations.replacement import reference_text
+    from saccade.investigations.unrelated_text import UnrelatedText
+
+    reach = -min(positions or [-1])
+    window = max(48, 2 * reach)  # so that as much is judged as comes before
+    return UnrelatedText(model, reference_text(model, corpus, window=window))

@@ -1,0 +1,144 @@
+"""`saccade find-bias`: which heads favour some words after some prompts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.progress import showing_progress
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.investigations.bias_report import Bias
+    from saccade.investigations.bias_suites import Suite
+
+EXAMPLES = """
+saccade find-bias --suite occupations --png bias.png
+saccade find-bias --words she,her,hers --against he,him,his --prompts prompts.txt --json
+"""
+
+
+def run(
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="Words and prompts that come with saccade: pronouns, occupations or "
+            "nationalities; what is given below takes the place of its parts."
+        ),
+    ] = "pronouns",
+    words: Annotated[
+        str | None,
+        typer.Option(help="Words with commas, a file with one a line, or a list by its name."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Words to set against them; none for none.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help="A file with a prompt a line; - for stdin. A line with {one|other} is a pair."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    ablate: Annotated[
+        int, typer.Option(help="Silence so many heads, the clearest, one at a time.", min=0)
+    ] = 12,
+    by: Annotated[
+        Literal["mean", "zero"],
+        typer.Option(help="What a silenced head holds: its mean over the prompts, or zero."),
+    ] = "mean",
+    draws: Annotated[
+        int, typer.Option(help="How often prompts are drawn again for an interval.", min=100)
+    ] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of those draws.")] = 0,
+    heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of the differences, layers x heads.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON to this file too.")] = None,
+) -> None:
+    """Find the heads whose lens gives more to some words after one prompt than after its partner.
+
+    For each head: the mass of its lens on the words (less that on the words against them) after the
+    first and the second prompts, the difference with an interval, and how much of the model's own
+    difference goes when the head is silenced. A word of several tokens counts with its first token
+    under the lens times the rest under the model.
+    """
+    from saccade.investigations.bias_suites import find_suite, split_pairs
+    from saccade.investigations.bias_words import find_words
+
+    asked = find_suite(suite)
+    named = find_words(words) if words is not None else list(asked.words)
+    other = _against(against, words, asked)
+    pairs = split_pairs(_lines(prompts) if prompts is not None else asked.prompts)
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.investigations.bias import BiasConfig, find_bias
+    from saccade.lenses.collection import load_lenses
+
+    lenses = load_lenses(lens, open_model(model or DEFAULT_MODEL))
+    config = BiasConfig(ablate=ablate, by=by, draws=draws, seed=seed)
+    with showing_progress(is_quiet=as_json) as progress:
+        found = find_bias(lenses, named, pairs, against=other, config=config, progress=progress)
+    if found.in_pieces:
+        n, shown = len(found.in_pieces), ", ".join(found.in_pieces[:5])
+        typer.echo(
+            f"note: {n} of {len(found.words) + len(found.against)} words are several tokens "
+            f"({shown}{', ...' if n > 5 else ''}): the lens's mass is on the first, times the "
+            "model's probability of the rest",
+            err=True,
+        )
+    _write(found, png, out)
+    _show(found, as_json=as_json, heads=heads)
+
+
+def _against(against: str | None, words: str | None, suite: Suite) -> list[str]:
+    """Other words than the suite's have nothing against them unless it is given."""
+    from saccade.investigations.bias_words import find_words
+
+    if against == "none" or (against is None and words is not None):
+        return []
+    return find_words(against) if against is not None else list(suite.against)
+
+
+def _lines(path: str) -> list[str]:
+    if path == "-":
+        return sys.stdin.read().splitlines()
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read prompts from {path}: {error}", hint="give a text file, or - for stdin"
+        ) from error
+
+
+def _write(found: Bias, png: Path | None, out: Path | None) -> None:
+    from saccade.lenses.heat_map import save_heat_map
+    from saccade.store import atomic_file
+
+    if png is not None:
+        title = f"{found.model}\n{found.title}"
+        save_heat_map(png, found.by_layer(), title=title, label="difference in probability")
+        typer.echo(f"wrote {png}", err=True)
+    if out is not None:
+        with atomic_file(out) as temporary:
+            temporary.write_text(found.to_json() + "\n", encoding="utf-8")
+        typer.echo(f"wrote {out}", err=True)
+
+
+def _show(found: Bias, *, as_json: bool, heads: int) -> None:
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(found.to_table(heads=heads))

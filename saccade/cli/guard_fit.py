@@ -1,0 +1,91 @@
+"""`saccade guard fit`: learn what heads say over ordinary prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saccade.cli.progress import showing_progress
+from saccade.errors import UsageError
+
+EXAMPLES = """
+saccade guard fit
+saccade guard fit ordinary.jsonl --out my-guard --false-alarms 0.01
+"""
+
+
+def run(
+    prompts: Annotated[
+        str | None,
+        typer.Argument(
+            help="A file with one ordinary prompt a line, plain or as JSON; - for stdin; prompts "
+            "that come with saccade without it."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for the guard; in the cache without it.")
+    ] = None,
+    n: Annotated[
+        int, typer.Option("--prompts", help="How many of the prompts that come with it.", min=20)
+    ] = 400,
+    false_alarms: Annotated[
+        float, typer.Option(help="Share of ordinary prompts that may be reported.")
+    ] = 0.05,
+    window: Annotated[
+        int, typer.Option(help="Tokens in a stretch; less than a sentence.", min=1)
+    ] = 12,
+    seed: Annotated[int, typer.Option(help="Of the requests that are put into prompts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fit a guard on ordinary prompts only: no attack has to be known.
+
+    It learns what every head says, as lenses tell, over stretches of such prompts, and over
+    everyday requests that it puts into them itself; and where to set the alarm so that few ordinary
+    prompts are reported.
+    """
+    given = None if prompts is None else _read(prompts)
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.investigations.guard_file import default_guard_path
+    from saccade.investigations.guard_fit import GuardConfig, fit_guard
+    from saccade.investigations.guard_prompts import ordinary_prompts
+    from saccade.lenses.collection import load_lenses
+
+    texts = [each.text for each in ordinary_prompts("fit", n)] if given is None else given
+    lenses = load_lenses(lens, open_model(model or DEFAULT_MODEL))
+    config = GuardConfig(window=window, false_alarms=false_alarms, seed=seed)
+    with showing_progress(is_quiet=as_json) as progress:
+        guard = fit_guard(
+            lenses, texts, config=config, source=prompts or "saccade", progress=progress
+        )
+    path = out or default_guard_path(lenses.model)
+    guard.save(path)
+    facts = {"guard": str(path), "n_prompts": len(texts), "threshold": guard.threshold}
+    typer.echo(
+        json.dumps(facts)
+        if as_json
+        else f"{path}: fitted on {len(texts)} prompts, alarm above {guard.threshold:.2f}"
+    )
+
+
+def _read(path: str) -> list[str]:
+    from saccade.investigations.guard_stream import prompts_of
+
+    if path == "-":
+        return list(prompts_of(sys.stdin))
+    try:
+        return list(prompts_of(Path(path).read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read prompts from {path}: {error}", hint="give a text or JSONL file, or -"
+        ) from error

@@ -1,0 +1,163 @@
+"""`saccade heads rank`: which heads make a model say a word, and what is lost without each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.progress import showing_progress
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from saccade.heads import LanguageModel
+    from saccade.investigations.head_rank import RankedHead, Ranking
+    from saccade.investigations.replacement import Replacement
+
+EXAMPLES = """
+saccade heads rank "The Eiffel Tower is located in the city of" --for Paris --against London
+saccade heads rank "When Mary and John met, John gave a book to" --for Mary --repair --json
+"""
+
+
+def run(
+    text: Annotated[str, typer.Argument(metavar="PROMPT", help="What the model reads.")],
+    word: Annotated[str, typer.Option("--for", help="The word that should come next.")],
+    against: Annotated[
+        str | None, typer.Option(help="A word it is set against; the mean of all words without it.")
+    ] = None,
+    ablate: Annotated[
+        Literal["mean", "zero", "resample"],
+        typer.Option(
+            help="What takes a head's place: its mean over a text, nothing, or what it held at "
+            "random places of that text."
+        ),
+    ] = "mean",
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Put in what the heads hold in this prompt, of as many tokens, instead."
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="The text of the mean; without it, some that the model writes itself."),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Also ablate at the last token only, and show what later layers mend."
+        ),
+    ] = False,
+    heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
+    ] = None,
+) -> None:
+    """Rank the heads of a model by what they do for a word.
+
+    Direct is what a head adds to the word's logit without the help of later layers; effect is by
+    how much that logit falls when the head is ablated at every token. With --repair: how much of
+    the direct loss later layers make up for, and which parts of them.
+    """
+    for each in (text, word, *([] if other is None else [other])):
+        if not each.strip():
+            raise UsageError(f"the text is empty: {each!r}", hint="give at least one word")
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.investigations.head_rank import rank_heads
+    from saccade.investigations.self_repair import self_repair
+    from saccade.investigations.target import find_target, several_tokens
+
+    opened = open_model(model or DEFAULT_MODEL)
+    target = find_target(opened, text, word, against)
+    for each in (word, against):
+        if each is not None and (note := several_tokens(opened, each)):
+            typer.echo(note, err=True)
+    replacement = _replacement(opened, text, ablate, other=other, corpus=corpus)
+    with showing_progress() as progress:
+        ranking = rank_heads(opened, text, target, replacement=replacement, progress=progress)
+    if repair:
+        found = self_repair(opened, text, target, replacement=replacement)
+        ranking = ranking.with_repair({site: each.to_dict() for site, each in found.items()})
+    if png is not None:
+        _draw(ranking, png)
+    if as_json:
+        typer.echo(ranking.to_json())
+    else:
+        _show(ranking, heads)
+
+
+def _replacement(
+    model: LanguageModel, text: str, ablate: str, *, other: str | None, corpus: str | None
+) -> Replacement:
+    from saccade.investigations.replacement import Replacement, reference_text
+
+    length = model.encode(text).shape[1]
+    if other is not None:
+        return Replacement.other_prompt(model, model.encode(other), length=length)
+    if ablate == "zero":
+        return Replacement("zero")
+    reference = reference_text(model, corpus)
+    if ablate == "mean":
+        return Replacement.mean(model, reference)
+    return Replacement.resampled(model, reference, length=length)
+
+
+def _draw(ranking: Ranking, png: Path) -> None:
+    from saccade.lenses.heat_map import save_heat_map
+
+    title = f"What is lost of {ranking.word!r} without each head\n{ranking.model}"
+    save_heat_map(png, ranking.by_layer(), title=title, label="fall of the logit")
+    typer.echo(f"wrote {png}", err=True)
+
+
+def _show(ranking: Ranking, n_heads: int) -> None:
+    from rich.console import Console
+
+    from saccade.lenses.reading_table import dotted
+
+    console = Console(highlight=False)
+    against = "the mean of all words" if ranking.against is None else dotted(ranking.against)
+    console.print(
+        f"{ranking.model}: {dotted(ranking.word)} has {100 * ranking.probability:.1f}%, its logit "
+        f"is {ranking.score:+.2f} above {against}"
+    )
+    console.print(
+        _table(ranking.ranked()[:n_heads], has_repair=ranking.heads[0].repair is not None)
+    )
+    agreement = ranking.agreement()
+    if agreement is not None:
+        console.print(f"correlation of direct and effect over all heads: {agreement:.2f}")
+
+
+def _table(heads: tuple[RankedHead, ...], *, has_repair: bool) -> Table:
+    from rich.table import Table
+
+    caption = "right of |: ablated at the last token only, and what later layers mend of that"
+    table = Table(box=None, pad_edge=False, caption=caption if has_repair else None)
+    for name in ("head", "direct", "effect"):
+        table.add_column(name, justify="right")
+    names = ("direct", "total", "share", "heads", "feed_forward", "norm") if has_repair else ()
+    titles = ("| directly", "lost", "mended", "by heads", "by MLPs", "by norm")
+    for title, _ in zip(titles, names, strict=False):
+        table.add_column(title, justify="right")
+    for head in heads:
+        direct = "-" if head.direct is None else f"{head.direct:+.2f}"
+        found = head.repair or {}
+        cells = [_cell(name, found.get(name)) for name in names]
+        table.add_row(head.name, direct, f"{head.effect:+.2f}", *cells)
+    return table
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.0f}%" if name == "share" else f"{value:+.2f}"

@@ -1,0 +1,192 @@
+"""`saccade lens fidelity`: do lenses tell what the heads do?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.options import with_options_of
+from saccade.cli.plugins import load_plugin
+from saccade.cli.progress import showing_progress
+from saccade.errors import UsageError
+from saccade.investigations.fidelity_config import FidelityConfig
+
+if TYPE_CHECKING:
+    from saccade.heads import LanguageModel
+    from saccade.investigations.fidelity_report import Fidelity
+    from saccade.investigations.kinds import Kinds
+    from saccade.lenses.collection import Lenses
+    from saccade.lenses.corpus import Corpus
+    from saccade.lenses.gather import Progress
+
+EXAMPLES = """
+saccade lens fidelity --layer 12 --corpus wiki-test.txt --png fidelity.png
+saccade lens fidelity --layer 12 --heads 0,3 --beside jacobian-lens --json
+"""
+
+
+@with_options_of(FidelityConfig)
+def run(
+    settings: FidelityConfig,
+    layer: Annotated[list[int], typer.Option(help="Which layer; may be given again.")],
+    heads: Annotated[
+        str | None, typer.Option(help="Which heads of it, as 0,3,5; all without.")
+    ] = None,
+    corpus: Annotated[
+        str,
+        typer.Option(
+            help="Text that the lenses were not fitted on: a text or JSONL file, a folder of them, "
+            "a dataset, or self: text that the model writes."
+        ),
+    ] = "self",
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Other lenses to put to the same test, as a folder; may be given again. They, the "
+            "raw unembedding and these are compared in one table."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of a measure, layers x heads.")
+    ] = None,
+    draw: Annotated[
+        Literal["ablation", "alignment", "spearman"], typer.Option(help="Which measure.")
+    ] = "ablation",
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save/--no-save",
+            help="Keep the figures in the manifest of the lenses, where `saccade read` finds them.",
+        ),
+    ] = True,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
+) -> None:
+    """Touch the heads of a layer, and compare what the model does with what their lenses say.
+
+    ablation: the head is removed (set to its mean); the correlation, over words and positions, of
+    the change its lens tells with the change of the model's logits. alignment: the head holds what
+    it held in another text; the mean of that correlation within each position. causal basis: the
+    directions of the head that the lens hears most; the rank correlation of their influence on lens
+    and model, beside that over random directions. 1 is the truth, 0 is chance. effect is how far
+    the prediction moves without the head, in nats.
+    """
+    chosen = _numbers(heads)
+    load_plugin(plugin)
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.investigations.fidelity import measure_fidelity
+    from saccade.lenses.collection import load_lenses
+    from saccade.lenses.places import find_lenses
+
+    opened = open_model(model or DEFAULT_MODEL)
+    for each in layer:
+        for head in chosen or ():
+            opened.check_head(each, head)
+        opened.layer(each)
+    path = find_lenses(lens, opened)
+    lenses = load_lenses(path, opened)
+    others = {
+        Path(each).name: load_lenses(find_lenses(each, opened), opened) for each in beside or ()
+    }
+    text = _text(corpus, opened, lenses, settings)
+    layers = list(dict.fromkeys(layer))
+    with showing_progress() as progress:
+        if others:
+            kinds = _compare(lenses, others, text, layers, settings, progress)
+            _show(kinds, as_json=as_json)
+            return
+        fidelity = measure_fidelity(
+            lenses, text, layers=layers, heads=chosen, config=settings, progress=progress
+        )
+    if fidelity.is_fitted_on:
+        typer.echo("note: the lenses were fitted on this very text; it is not held out", err=True)
+    _write(fidelity, lenses, path if save and _is_folder(lens) else None, png, draw)
+    _show(fidelity, as_json=as_json)
+
+
+def _numbers(heads: str | None) -> list[int] | None:
+    if heads is None:
+        return None
+    parts = [part.strip() for part in heads.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"--heads takes numbers with commas between them, got {heads!r}",
+            hint="for example --heads 0,3,5",
+        )
+    return [int(part) for part in parts]
+
+
+def _is_folder(lens: str | None) -> bool:
+    """What comes from the hub is not ours to write to."""
+    return lens is None or Path(lens).expanduser().is_dir()
+
+
+def _text(corpus: str, model: LanguageModel, lenses: Lenses, settings: FidelityConfig) -> Corpus:
+    from saccade.lenses.corpus import read_corpus
+    from saccade.lenses.fit import SELF
+    from saccade.lenses.self_text import write_corpus
+
+    limit = model.max_positions
+    if limit is not None and settings.window > limit:
+        raise UsageError(
+            f"a window of {settings.window} tokens is longer than the model's context of {limit}",
+            hint=f"use a window of at most {limit}",
+        )
+    if corpus == SELF:
+        n_tokens = settings.windows * settings.window
+        seed = lenses.made.seed + 1  # another text than what lenses are fitted on
+        return write_corpus(model, n_tokens=n_tokens, window=settings.window, seed=seed)
+    # Sixteen times what is needed, so that the windows are of many places in the text.
+    n_tokens = 16 * settings.windows * settings.window
+    return read_corpus(corpus, model, window=settings.window, max_tokens=n_tokens)
+
+
+def _compare(
+    lenses: Lenses,
+    others: dict[str, Lenses],
+    text: Corpus,
+    layers: list[int],
+    settings: FidelityConfig,
+    progress: Progress,
+) -> Kinds:
+    from saccade.investigations.kinds import compare_kinds
+    from saccade.lenses.baselines import baseline_lenses, has_direct_path
+
+    every = {lenses.made.method: lenses, **others}
+    if has_direct_path(lenses.model):
+        every = {"unembedding": baseline_lenses(lenses.model, "logit-head"), **every}
+    return compare_kinds(every, text, layers=layers, config=settings, progress=progress)
+
+
+def _write(
+    fidelity: Fidelity, lenses: Lenses, save_to: Path | None, png: Path | None, measure: str
+) -> None:
+    if png is not None:
+        from saccade.lenses.heat_map import save_heat_map
+
+        title = f"Fidelity of each lens: {measure}\n{fidelity.model}"
+        save_heat_map(png, fidelity.by_layer(measure), title=title, label="correlation")
+        typer.echo(f"wrote {png}", err=True)
+    if save_to is not None:
+        lenses.adding_quality(fidelity.quality()).save(save_to)
+        typer.echo(f"kept the figures in {save_to}", err=True)
+
+
+def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(found.to_table())

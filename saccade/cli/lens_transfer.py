@@ -1,0 +1,106 @@
+"""`saccade lens transfer`: do lenses work where they were not fitted?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.cli.plugins import load_plugin
+from saccade.cli.progress import showing_progress
+
+if TYPE_CHECKING:
+    from saccade.investigations.transfer import Moved, Transfer
+    from saccade.investigations.transfer_shared import Shared
+
+EXAMPLES = """
+saccade lens transfer --corpus wiki-test.txt --png transfer.png
+saccade lens transfer --corpus wiki-test.txt --to my-fine-tuned-model --json
+"""
+
+
+def run(
+    corpus: Annotated[
+        str, typer.Option(help="Held-out text: a text or JSONL file, a folder of them, a dataset.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="A changed version of the model to use the lenses on: name or folder."),
+    ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Solve lenses that neighbouring layers share.")
+    ] = False,
+    layer: Annotated[
+        list[int] | None, typer.Option(help="Only these layers; may be given again.")
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = 256,
+    tokens: Annotated[
+        int, typer.Option(help="Look at no more than so many tokens of the text.")
+    ] = 65_536,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of the extra KL, layers x layers.")
+    ] = None,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
+) -> None:
+    """Use the lenses of each layer on every other, and show how much more KL they have there.
+
+    With --to they are used on a changed version of the model instead, with --shared one lens is
+    solved for the heads of several neighbouring layers.
+    """
+    load_plugin(plugin)
+
+    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.investigations.transfer import transfer_matrix, transfer_to
+    from saccade.investigations.transfer_shared import share_lenses
+    from saccade.lenses.collection import load_lenses
+    from saccade.lenses.corpus import read_corpus
+
+    opened = open_model(model or DEFAULT_MODEL)
+    for each in layer or ():
+        opened.layer(each)
+    lenses = load_lenses(lens, opened)
+    text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
+    with showing_progress() as progress:
+        if to is not None:
+            found = transfer_to(lenses, open_model(to), text, progress=progress)
+        elif shared:
+            found = share_lenses(lenses, text, progress=progress)
+        else:
+            found = transfer_matrix(lenses, text, layers=layer, progress=progress)
+            if png is not None:
+                _draw(found, opened.name, png)
+    _show(found, as_json=as_json)
+
+
+def _draw(found: Transfer, name: str, png: Path) -> None:
+    from saccade.lenses.heat_map import Axes, save_heat_map
+
+    save_heat_map(
+        png,
+        found.by_layer(),
+        title=f"Lenses of one layer on the heads of another\n{name}",
+        label="extra KL, nats a word",
+        axes=Axes(across="heads of layer", up="lenses of layer"),
+    )
+    typer.echo(f"wrote {png}", err=True)
+
+
+def _show(found: Transfer | Moved | Shared, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(found.to_table())

@@ -1,0 +1,175 @@
+"""The hooks of an intervention, and the record of what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saccade.errors import InterventionError
+from saccade.heads.capture import Readable
+from saccade.heads.changes import Change, HeadChange, HeadOutput, InjectResidual, positions_of
+from saccade.heads.taps import HeadLayer
+from saccade.heads.text_positions import Chosen, PassWatcher, RunningPass
+
+
+@dataclass(eq=False)
+class Touched:
+    """What one change has done so far."""
+
+    change: Change
+    tokens: int = 0
+    """How many tokens it has changed something at, over all passes."""
+    passes: int = 0
+    """How many forward passes there were."""
+    reached: set[int] = field(default_factory=set)
+    """Which of the asked positions there were."""
+
+    def note(self, chosen: Chosen, old: Tensor, new: Tensor) -> None:
+        """Count the tokens where a pass with the change differs from one without."""
+        self.tokens += int((old.detach() != new.detach()).any(-1).sum())
+        self.passes += 1
+        asked = positions_of(self.change)
+        if asked is not None:
+            self.reached.update(asked[i] for i in chosen.reached.nonzero()[:, 0].tolist())
+
+    def refuse_if_nothing(self) -> None:
+        """Raise an `InterventionError` unless the change has changed something."""
+        change = self.change
+        head = "" if isinstance(change, InjectResidual) else f" head {change.head}"
+        name = f"{type(change).__name__} at layer {change.layer}{head}"
+        if not self.passes:
+            raise InterventionError(
+                f"{name} changed nothing: the model did not run",
+                hint="run the model inside the `with` block",
+            )
+        # Without positions of their own, values for more tokens than a text has are no mistake.
+        missing = sorted(set(change.positions or ()) - self.reached)
+        if missing:
+            raise InterventionError(
+                f"{name} never reached position {missing[0]}: no text was that long",
+                hint="positions count the real tokens from 0; -1 is the last of the prompt",
+            )
+        if not self.tokens:
+            raise InterventionError(
+                f"{name} changed nothing: what it put there was there before",
+                hint="look at its value, and at the rows it is for",
+            )
+
+
+@contextmanager
+def session_of(model: Readable) -> Iterator[Session]:
+    """The one session of a model: an inner block joins the outer one's."""
+    stack_of_blocks = _stack_of_blocks(model)
+    for hook in stack_of_blocks._forward_pre_hooks.values():
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, Session):
+            yield owner
+            return
+    with ExitStack() as stack:
+        yield Session(stack_of_blocks, stack)
+
+
+class Session:
+    """The hooks on one model. They come first, so that all others see what was changed."""
+
+    def __init__(self, base: nn.Module, stack: ExitStack) -> None:
+        self.active: list[Touched] = []
+        self._stack = stack
+        self._watcher = PassWatcher()
+        self._hooked: set[int] = set()
+        self._added: dict[int, Tensor] = {}
+        keep = stack.enter_context
+        keep(base.register_forward_pre_hook(self.enter, with_kwargs=True, prepend=True))
+        keep(base.register_forward_hook(self._watcher.leave, always_call=True))
+
+    def enter(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward pre-hook of the base model."""
+        self._added.clear()
+        self._watcher.enter(base, args, kwargs)
+
+    def hook(self, layer: HeadLayer) -> None:
+        """Watch a layer until the session ends."""
+        if layer.index in self._hooked:
+            return
+        self._hooked.add(layer.index)
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self._watcher.running is None or not self._of(layer, HeadChange):
+                return None
+            name = "" if args else "hidden_states"
+            flat = args[0] if args else kwargs[name]
+            changed = self._change_heads(layer, flat, self._watcher.running)
+            return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, name: changed})
+
+        def behind(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor | None:
+            added = self._added.pop(layer.index, None)
+            return None if added is None else output + added.to(output).view(output.shape)
+
+        def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+            if self._watcher.running is None or not self._of(layer, InjectResidual):
+                return None
+            stream = output[0] if isinstance(output, tuple | list) else output
+            changed = self._change_stream(layer, stream, self._watcher.running)
+            is_plain = isinstance(output, Tensor)
+            return changed if is_plain else type(output)([changed, *output[1:]])
+
+        keep, projection = self._stack.enter_context, layer.projection
+        keep(projection.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+        keep(projection.register_forward_hook(behind, prepend=True))
+        keep(layer.block.register_forward_hook(after, prepend=True))
+
+    def _of(self, layer: HeadLayer, kind: Any) -> list[Touched]:
+        return [
+            each
+            for each in self.active
+            if each.change.layer == layer.index and isinstance(each.change, kind)
+        ]
+
+    def _change_heads(self, layer: HeadLayer, flat: Tensor, now: RunningPass) -> Tensor:
+        # Some models flatten batch and position before they project.
+        z = flat.reshape(*now.place.shape, layer.n_heads, layer.d_head)
+        heads = [HeadOutput(each) for each in z.unbind(2)]
+        for touched in self._of(layer, HeadChange):
+            change = touched.change
+            assert not isinstance(change, InjectResidual)
+            chosen = now.choose(positions_of(change), change.rows)
+            old = heads[change.head]
+            new = heads[change.head] = change.at_head(old, chosen)
+            touched.note(chosen, _both(old, like=new), _both(new, like=new))
+        written = [head.added for head in heads if head.added is not None]
+        if written:
+            self._added[layer.index] = torch.stack(written).sum(0)
+        return torch.stack([head.z for head in heads], 2).view(flat.shape)
+
+    def _change_stream(self, layer: HeadLayer, stream: Tensor, now: RunningPass) -> Tensor:
+        new = stream.reshape(*now.place.shape, stream.shape[-1])
+        for touched in self._of(layer, InjectResidual):
+            change = touched.change
+            assert isinstance(change, InjectResidual)
+            chosen = now.choose(positions_of(change), change.rows)
+            old, new = new, change.at_stream(new, chosen)
+            touched.note(chosen, old, new)
+        return new.view(stream.shape)
+
+
+def _stack_of_blocks(model: Readable) -> nn.Module:
+    """The module that runs the blocks one after the other.
+
+    It sees ids, mask and cache whoever calls it; some models (OPT) go past their base to it.
+    """
+    parts = model.layers[0].path.split(".")
+    depth = next(i for i, part in enumerate(parts) if part.isdigit())
+    return model.hf.get_submodule(".".join(parts[: depth - 1]))
+
+
+def _both(output: HeadOutput, *, like: HeadOutput) -> Tensor:
+    """What the head holds and what is added to it, side by side."""
+    if like.added is None:
+        return output.z
+    added = torch.zeros_like(like.added) if output.added is None else output.added
+    return torch.cat([output.z, added], -1)

@@ -1,0 +1,1 @@
+"""What lenses are for: bias, injected prompts, edits, head roles, fidelity, transfer."""

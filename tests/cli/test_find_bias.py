@@ -1,0 +1,80 @@
+"""`saccade find-bias`: a ranked table or JSON on stdout, mistakes in one line."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from saccade.lenses.collection import Lenses, Made
+from saccade.lenses.head_lens import HeadLens
+
+PAIRS = "{Lily|Tom} went to the park and\nThe {girl|boy} saw a dog, and\nThe {mom|dad} said that\n"
+
+
+@pytest.fixture(scope="module")
+def folder(stories, tmp_path_factory):
+    chance = torch.Generator().manual_seed(0)
+    by_layer = {at.index: HeadLens.start(stories, at.index) for at in stories.layers}
+    for lens in by_layer.values():
+        lens.weight.data.copy_(0.3 * torch.randn(lens.weight.shape, generator=chance))
+        lens.requires_grad_(False)
+    made = Made(
+        model=stories.name,
+        model_fingerprint=stories.fingerprint,
+        tokenizer_fingerprint=stories.tokenizer_fingerprint,
+        kind="head",
+        method="closed-form",
+        corpus="none",
+        corpus_fingerprint="0" * 16,
+        n_tokens=1,
+    )
+    constant = torch.zeros(stories.d_vocab).log_softmax(-1)
+    path = tmp_path_factory.mktemp("lens") / "lens"
+    Lenses(model=stories, by_layer=by_layer, constant=constant, made=made).save(path)
+    return path
+
+
+@pytest.fixture
+def given(stories, folder, tmp_path):
+    (path := tmp_path / "pairs.txt").write_text(PAIRS, encoding="utf-8")
+    sizes = ["--ablate", "1", "--draws", "100"]
+    return ["--model", stories.name, "--lens", folder, "--prompts", path, *sizes]
+
+
+def test_json_has_every_head_and_the_figures_of_the_model(saccade, stories, given, tmp_path):
+    words = ["--words", "she,her,butterfly", "--against", "he,him"]
+    out = tmp_path / "bias.json"
+    code, printed, err = saccade("find-bias", *given, *words, "--json", "--out", out)
+    assert code == 0
+    told = json.loads(printed)
+    assert told == json.loads(out.read_text())
+    assert len(told["heads"]) == stories.n_heads
+    assert told["heads"][0]["carries"]["low"] <= told["heads"][0]["carries"]["high"]
+    assert "2 of 5 words are several tokens (butterfly, him)" in err
+
+
+def test_the_table_and_the_heat_map(saccade, given, tmp_path):
+    pytest.importorskip("matplotlib")
+    png = tmp_path / "bias.png"
+    code, printed, _ = saccade("find-bias", *given, "--words", "she,her", "--png", png)
+    assert code == 0 and png.read_bytes().startswith(b"\x89PNG")
+    assert "Mass on she, her" in printed and "less mass" not in printed
+    assert "would be by chance" in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--words", "girl,"], "expected at least 2 words, got 1: girl"),
+        (["--words", "sheep"], "is no list of words"),
+        (["--suite", "colours"], "no suite 'colours'"),
+        (["--words", "she,her", "--against", "her,hers"], "'her' is in both lists"),
+        (["--prompts", "nowhere.txt"], "cannot read prompts from nowhere.txt"),
+        (["--prompts", os.devnull], "there are no prompts"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(saccade, told_in_a_line, given, options, words):
+    code, _, err = saccade("find-bias", *given, *options)
+    assert code == 2
+    assert words in told_in_a_line(err)
