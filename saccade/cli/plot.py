@@ -11,7 +11,7 @@ import typer
 from saccade.errors import StoreError, UsageError
 
 EXAMPLES = """
-saccade plot my-trace --png alignment.png --html alignment.html
+saccade plot my-trace --png gaze.png --gif gaze.gif
 saccade plot runs/bahdanau-multi30k --png loss.png
 """
 
@@ -26,6 +26,9 @@ def run(
     png: Annotated[
         Path | None, typer.Option(help="Where to draw it; the folder's name and .png without.")
     ] = None,
+    gif: Annotated[
+        Path | None, typer.Option(help="Draw it step by step, if it is over an image.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page to point at into this file.")
     ] = None,
@@ -35,14 +38,14 @@ def run(
     from saccade.training.run_folder import LOG
 
     _refuse_missing(folder)
-    path = png or (None if html else Path(f"{folder.name}.png"))
+    path = png or (None if html or gif else Path(f"{folder.name}.png"))
     if (folder / LOG).exists():
-        if html is not None:
+        if html is not None or gif is not None:
             raise UsageError("the curves of a run are a picture, no page", hint="give --png")
         _draw_run(folder, path or Path(f"{folder.name}.png"))
     else:
-        _draw_trace(folder, path, html)
-    written = [str(each) for each in (path, html) if each is not None]
+        _draw_trace(folder, path, gif=gif, html=html)
+    written = [str(each) for each in (path, gif, html) if each is not None]
     typer.echo(json.dumps({"wrote": written}) if as_json else "\n".join(written))
 
 
@@ -55,13 +58,15 @@ def _refuse_missing(folder: Path) -> None:
     raise StoreError(f"no such folder: {folder}", hint=hint)
 
 
-def _draw_trace(folder: Path, png: Path | None, html: Path | None) -> None:
-    from saccade.cli.trace import write_page
-    from saccade.trace import draw_trace, load_trace
+def _draw_trace(folder: Path, png: Path | None, *, gif: Path | None, html: Path | None) -> None:
+    from saccade.cli.trace import animate, draw, write_page
+    from saccade.trace import load_trace
 
     trace = load_trace(folder)
     if png is not None:
-        draw_trace(trace, png)
+        draw(trace, png)
+    if gif is not None:
+        animate(trace, gif)
     if html is not None:
         write_page([trace], html)
 

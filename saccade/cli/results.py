@@ -39,7 +39,7 @@ def run(
 
     from saccade.recipes.results import gather_results, read_results, results_page, write_results
 
-    folders = runs or _finished()
+    folders = runs or finished_runs()
     if not folders:
         raise UsageError(f"no run in {RUNS}/ is done", hint="`saccade train NAME` makes one")
     rows = gather_results(folders, kept=read_results(out))
@@ -48,7 +48,8 @@ def run(
     typer.echo(json.dumps([asdict(row) for row in rows]) if as_json else results_page(rows))
 
 
-def _finished() -> list[Path]:
+def finished_runs() -> list[Path]:
+    """The runs in runs/ that have a figure; those that have none are named on stderr."""
     from saccade.training import RunFolder
 
     found = sorted(RUNS.iterdir()) if RUNS.is_dir() else []

@@ -14,11 +14,11 @@ from saccade.cli.plugins import load_plugin
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.trace import Trace
+    from saccade.trace import ImageTrace, Trace
 
 EXAMPLES = """
-saccade trace runs/bahdanau-multi30k "Ein Mann steht auf einer Leiter." --png alignment.png
-saccade trace runs/transformer-multi30k - --html heads.html --json < sentence.txt
+saccade trace runs/transformer-multi30k "Ein Mann steht auf einer Leiter." --html heads.html
+saccade trace runs/ram-mnist 7 --png gaze.png --gif gaze.gif --json
 """
 TOP = 3  # places named for each step
 
@@ -26,12 +26,19 @@ TOP = 3  # places named for each step
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
     text: Annotated[
-        str, typer.Argument(metavar="INPUT", help="What the system works on; - is stdin.")
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="What the system works on; - is stdin. Of images: a number, or a file.",
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Keep the trace in this folder, for `saccade plot`.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw it into this file.")] = None,
+    gif: Annotated[
+        Path | None, typer.Option(help="Draw it step by step, if it is over an image.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page to point at into this file.")
     ] = None,
@@ -51,7 +58,7 @@ def run(
     load_plugin(plugin)
 
     from saccade.recipes import open_run
-    from saccade.trace import draw_trace, save_trace
+    from saccade.trace import save_trace
 
     opened = open_run(folder)
     if opened.recipe.trace is None:
@@ -63,7 +70,10 @@ def run(
         save_trace(path, trace)
         typer.echo(f"wrote {path}", err=True)
     for trace, path in _named(traces, png):
-        draw_trace(trace, path)
+        draw(trace, path)
+        typer.echo(f"wrote {path}", err=True)
+    for trace, path in _named(traces, gif):
+        animate(trace, path)
         typer.echo(f"wrote {path}", err=True)
     if html is not None:
         write_page(traces, html)
@@ -73,17 +83,43 @@ def run(
         typer.echo("\n\n".join(_lines(trace) for trace in traces))
 
 
-def write_page(traces: Sequence[Trace], path: Path) -> None:
+def draw(trace: Trace | ImageTrace, path: Path) -> None:
+    """Draw a trace of either kind."""
+    from saccade.trace import Trace, draw_image_trace, draw_trace
+
+    if isinstance(trace, Trace):
+        draw_trace(trace, path)
+    else:
+        draw_image_trace(trace, path)
+
+
+def animate(trace: Trace | ImageTrace, path: Path) -> None:
+    """Draw a trace over an image step by step."""
+    from saccade.trace import Trace, animate_image_trace
+
+    if isinstance(trace, Trace):
+        raise UsageError(
+            f"a trace of kind {trace.kind!r} is a matrix, which does not move", hint="give --png"
+        )
+    animate_image_trace(trace, path)
+
+
+def write_page(traces: Sequence[Trace | ImageTrace], path: Path) -> None:
     """Write traces as one page."""
     from saccade.store import atomic_file
-    from saccade.trace import trace_html
+    from saccade.trace import Trace, trace_html
 
+    matrices = [trace for trace in traces if isinstance(trace, Trace)]
+    if len(matrices) < len(traces):
+        raise UsageError("a trace over an image is no page", hint="give --png or --gif")
     with atomic_file(path) as temporary:
-        temporary.write_text(trace_html(traces), encoding="utf-8")
+        temporary.write_text(trace_html(matrices), encoding="utf-8")
     typer.echo(f"wrote {path}", err=True)
 
 
-def _named(traces: Sequence[Trace], path: Path | None) -> list[tuple[Trace, Path]]:
+def _named(
+    traces: Sequence[Trace | ImageTrace], path: Path | None
+) -> list[tuple[Trace | ImageTrace, Path]]:
     """A file for each: the one that was asked for, or several beside it, named by kind."""
     if path is None:
         return []
@@ -92,11 +128,23 @@ def _named(traces: Sequence[Trace], path: Path | None) -> list[tuple[Trace, Path
     return [(each, path.with_name(f"{path.stem}-{each.kind}{path.suffix}")) for each in traces]
 
 
-def _lines(trace: Trace) -> str:
+def _lines(trace: Trace | ImageTrace) -> str:
+    from saccade.trace import Trace
+
     width = max(len(step) for step in trace.steps)
     lines = [f"{trace.kind}: {trace.title}" if trace.title else trace.kind]
     for number, step in enumerate(trace.steps):
+        if not isinstance(trace, Trace):
+            lines.append(f"  {step:<{width}}{_where(trace, number)}")
+            continue
         looks = trace.most(number, top=TOP)
         shown = "  ".join(f"{look.label} {look.weight:.0%}" for look in looks)
         lines.append(f"  {step:<{width}}  {shown}")
     return "\n".join(lines)
+
+
+def _where(trace: ImageTrace, step: int) -> str:
+    if not trace.has_path:
+        return ""
+    x, y = trace.centres[step].tolist()
+    return f"  at x {x:+.2f} y {y:+.2f}"

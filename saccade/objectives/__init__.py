@@ -1,6 +1,7 @@
 """What a system is trained towards."""
 
 from saccade.objectives.baselines import LearnedBaseline, MovingAverage
+from saccade.objectives.elbo import Elbo, bernoulli_elbo, gaussian_kl
 from saccade.objectives.likelihood import TokenLoss, token_loss
 from saccade.objectives.professor_forcing import Behaviour, Discriminator, professor_forcing
 from saccade.objectives.reinforce import hybrid_loss, reinforce_loss, returns_to_go
@@ -16,12 +17,15 @@ from saccade.objectives.variational import exact_bound, marginal_log_likelihood,
 __all__ = [
     "Behaviour",
     "Discriminator",
+    "Elbo",
     "LearnedBaseline",
     "MovingAverage",
     "TokenLoss",
+    "bernoulli_elbo",
     "choose_fed",
     "exact_bound",
     "exponential_feeding",
+    "gaussian_kl",
     "hybrid_loss",
     "inverse_sigmoid_feeding",
     "linear_feeding",

@@ -78,7 +78,9 @@ def _check_together(path: str | Path, run: OpenRun, other_path: str | Path, othe
     elif changed := differences(run.kept, other.kept, free=frozenset()):
         wrong = f"what they kept differs ({changed[:80]})"
     elif changed := differences(
-        _without_training(run.settings), _without_training(other.settings), free=frozenset()
+        _without_training(run.settings),
+        _without_training(other.settings),
+        free=run.recipe.may_differ,
     ):
         wrong = changed
     if wrong:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
+    from saccade.trace import ImageTrace, Trace
     from saccade.training import Job
 
 
@@ -57,12 +57,17 @@ class Recipe:
     """``restore(settings, kept)``: the model without its weights, from what the job kept."""
     evaluate: Callable[[OpenRun, Path | None], Mapping[str, float]]
     """``evaluate(run, data)``: figures on test data, ``metric`` among them."""
-    trace: Callable[[OpenRun, str], Sequence[Trace]] | None = None
-    """``trace(run, text)``: where attention goes while the system works on a text of the user's."""
+    trace: Callable[[OpenRun, str], Sequence[Trace | ImageTrace]] | None = None
+    """``trace(run, text)``: where attention goes while the system works on a text of the user's, or
+    on an image that the text names."""
     translate: Callable[[OpenRun, Sequence[str], TranslateOptions], Sequence[Translated]] | None = (
         None
     )
     sample: Callable[[OpenRun, SampleOptions], str] | None = None
+    may_differ: frozenset[str] = frozenset()
+    """Settings in which runs that are used together may differ, beside those of the training."""
+    gallery: tuple[str, ...] = ()
+    """Inputs of ``trace`` whose pictures are worth showing; see `saccade gallery`."""
 
     def __post_init__(self) -> None:
         training = getattr(self.settings, "training", None)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from saccade.tasks.adding import AddingBatch, adding_batch, adding_batches
+    from saccade.tasks.binarised import BinarisedDigits, binarise
     from saccade.tasks.coder import Coder
     from saccade.tasks.coders import (
         CharacterCoder,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from saccade.tasks.data_sets import DATA_SETS, DataFile, DataSet
     from saccade.tasks.fetch import Listed, fetch_data, find_data, list_data
     from saccade.tasks.fra_eng import read_fra_eng
+    from saccade.tasks.images import ImageBatch, as_images
     from saccade.tasks.interpreter import execute
     from saccade.tasks.linearised import Delinearised, delinearise, linearise
     from saccade.tasks.mixed_words import MixedWords
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from saccade.tasks.programs import Program, make_programs, program_coder, scramble
     from saccade.tasks.ragged import Padded, Ragged
     from saccade.tasks.row_mnist import RowBatch, row_batches
+    from saccade.tasks.scenes import Scene, Scenes, make_scenes
     from saccade.tasks.sentence_pairs import PairSplits, SentencePairs, read_parallel
     from saccade.tasks.spelled_words import SpelledWords
     from saccade.tasks.subwords import Subwords
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 # Module -> names: loaded when first used, so that data sets can be listed without torch.
 _MODULES = {
     "adding": ("AddingBatch", "adding_batch", "adding_batches"),
+    "binarised": ("BinarisedDigits", "binarise"),
     "coder": ("Coder",),
     "coders": (
         "CharacterCoder",
@@ -67,6 +71,7 @@ _MODULES = {
     "data_sets": ("DATA_SETS", "DataFile", "DataSet"),
     "fetch": ("Listed", "fetch_data", "find_data", "list_data"),
     "fra_eng": ("read_fra_eng",),
+    "images": ("ImageBatch", "as_images"),
     "interpreter": ("execute",),
     "linearised": ("Delinearised", "delinearise", "linearise"),
     "mixed_words": ("MixedWords",),
@@ -76,6 +81,7 @@ _MODULES = {
     "programs": ("Program", "make_programs", "program_coder", "scramble"),
     "ragged": ("Padded", "Ragged"),
     "row_mnist": ("RowBatch", "row_batches"),
+    "scenes": ("Scene", "Scenes", "make_scenes"),
     "sentence_pairs": ("PairSplits", "SentencePairs", "read_parallel"),
     "spelled_words": ("SpelledWords",),
     "subwords": ("Subwords",),
@@ -101,6 +107,7 @@ __all__ = [
     "SYMBOLS",
     "UNK",
     "AddingBatch",
+    "BinarisedDigits",
     "CharacterCoder",
     "Coder",
     "CopyingBatch",
@@ -110,6 +117,7 @@ __all__ = [
     "Delinearised",
     "Difficulty",
     "Digits",
+    "ImageBatch",
     "Listed",
     "MixedWords",
     "Padded",
@@ -119,6 +127,8 @@ __all__ = [
     "Program",
     "Ragged",
     "RowBatch",
+    "Scene",
+    "Scenes",
     "SentencePairs",
     "SpelledWords",
     "Subwords",
@@ -131,6 +141,8 @@ __all__ = [
     "WordCoder",
     "adding_batch",
     "adding_batches",
+    "as_images",
+    "binarise",
     "coder_from_json",
     "copying_baseline",
     "copying_batch",
@@ -146,6 +158,7 @@ __all__ = [
     "load_coder",
     "make_corpus",
     "make_programs",
+    "make_scenes",
     "program_coder",
     "read_fra_eng",
     "read_mnist",

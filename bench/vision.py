@@ -1,0 +1,217 @@
+"""How fast images are looked at: `python bench/vision.py [--quick]`.
+
+Prints one JSON object. Needs no data, takes about a minute on two cores. Both sides of a ratio take
+turns in one run, and count by the fastest of some rounds.
+
+- ``retina_over_loop``: glimpses a second over those of a loop that cuts out and shrinks the patches
+  of one image after the other; 256 images of 60 x 60, three scales of 12, and 8 glimpses at each
+  image, as the recipe `ram-cluttered60` has them: one after the other, because each is chosen by
+  what the last one showed. Both see the same, which is checked. Also told for a single glimpse,
+  where preparing the images counts in full.
+- ``ram_step_over_floor``: the time of a training step of the recipe `ram-mnist` (forward, both
+  losses, backward, clipping, Adam) over that of its matrix products and samplings alone, forward
+  and backward, in a loop without anything else. For other recipes too, under ``steps``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
+
+from saccade.models.ram import Ram
+from saccade.processor import prepare_for_long_work
+from saccade.recipes import find_recipe
+from saccade.recipes.glimpsing import ram_loss, ram_model
+from saccade.sensors import Retina
+from saccade.sensors.retina import sum_images
+from saccade.tasks import ImageBatch
+from saccade.training.optimisers import make_optimiser
+
+BATCH, SIZE, PATCH, SCALES, GLIMPSES = 256, 60, 12, 3, 8
+RECIPES = ("ram-mnist", "ram-cluttered60", "ram-cluttered100")
+
+
+def fastest(sides: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
+    """Seconds of each side by its fastest round; the sides take turns, the first one warms up."""
+    best = dict.fromkeys(sides, float("inf"))
+    for number in range(rounds + 1):
+        for name, call in sides.items():
+            start = time.perf_counter()
+            call()
+            if number:
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def look_by_loop(images: Tensor, centres: Tensor) -> Tensor:
+    """Cut out and shrink, image by image and scale by scale, at the nearest whole pixels."""
+    patches = []
+    for image, centre in zip(images, centres, strict=True):
+        column, row = ((centre + 1) * SIZE / 2 - PATCH / 2).round().int().tolist()
+        for scale in range(SCALES):
+            side = PATCH * 2**scale
+            around = (side - PATCH) // 2
+            padded = functional.pad(image, (side, side, side, side))
+            top, left = row - around + side, column - around + side
+            cut = padded[top : top + side, left : left + side]
+            patches.append(functional.avg_pool2d(cut[None], 2**scale)[0])
+    return torch.stack(patches).view(len(images), SCALES, PATCH, PATCH)
+
+
+def measure_retina(*, rounds: int) -> dict[str, float]:
+    """The retina against the loop, on whole pixels, where both see the same."""
+    torch.manual_seed(0)
+    images = torch.rand(BATCH, SIZE, SIZE)
+    corners = torch.randint(0, SIZE - PATCH, (BATCH, 2))  # row, column
+    centres = (2 * corners.flip(1) + PATCH) / SIZE - 1
+    retina = Retina(size=PATCH, n_scales=SCALES)
+    ours = retina.look(images, centres[:, None])[:, 0]
+    torch.testing.assert_close(ours, look_by_loop(images, centres), atol=1e-3, rtol=1e-3)
+
+    def look_often() -> None:
+        summed = sum_images(images)
+        for _ in range(GLIMPSES):
+            retina.look_again(summed, centres[:, None])
+
+    def loop_often() -> None:
+        for _ in range(GLIMPSES):
+            look_by_loop(images, centres)
+
+    seconds = fastest(
+        {
+            "retina": look_often,
+            "loop": loop_often,
+            "retina_once": lambda: retina.look(images, centres[:, None]),
+            "loop_once": lambda: look_by_loop(images, centres),
+        },
+        rounds=rounds,
+    )
+    return {
+        "ratio": round(seconds["loop"] / seconds["retina"], 2),
+        "ratio_once": round(seconds["loop_once"] / seconds["retina_once"], 2),
+        **{f"{name}_ms": round(1000 * value, 3) for name, value in seconds.items()},
+    }
+
+
+class Floor:
+    """The matrix products and samplings of a training step, with nothing between them.
+
+    The same shapes and layouts as in the step, and memory of its own for every product.
+    """
+
+    def __init__(self, model: Ram, images: Tensor) -> None:
+        self.model, self.images = model, images
+        n, n_glimpses, d_patch = len(images), model.n_glimpses, model.retina.d_patch
+        d_glimpse, d_hidden = model.of_patch.out_features, model.read.out_features
+        many, later = n * n_glimpses, n * (n_glimpses - 1)
+        self.centre = 0.8 * (2 * torch.rand(n, 1, 2) - 1)
+        # x @ w.T for each glimpse, and once more for all chosen places: the location network.
+        self.products = [
+            *_products("forward", (n, d_patch, d_glimpse), n_glimpses),
+            *_products("forward", (n, 2, d_glimpse), n_glimpses),
+            *_products("forward", (n, d_glimpse, d_hidden), 2 * n_glimpses),
+            *_products("forward", (n, d_hidden, d_hidden), 2 * n_glimpses - 1),
+            *_products("forward", (n, d_hidden, d_glimpse), n_glimpses - 1),
+            *_products("forward", (n, d_glimpse, 2), n_glimpses - 1),
+            *_products("forward", (later, d_hidden, d_glimpse), 1),
+            *_products("forward", (later, d_glimpse, 2), 1),
+            *_products("forward", (later, d_hidden, 1), 1),  # the baseline
+            *_products("forward", (n, d_hidden, 10), 1),  # the answer
+            # g @ w: through time, then down through the glimpse network.
+            *_products("input", (n, d_hidden, d_hidden), n_glimpses - 1),
+            *_products("input", (many, d_hidden, d_hidden), 1),
+            *_products("input", (many, d_hidden, d_glimpse), 2),
+            *_products("input", (later, 2, d_glimpse), 1),
+            *_products("input", (n, 10, d_hidden), 1),
+            # g.T @ x for every matrix.
+            *_products("weight", (d_glimpse, many, d_patch), 1),
+            *_products("weight", (d_glimpse, many, 2), 1),
+            *_products("weight", (d_hidden, many, d_glimpse), 2),
+            *_products("weight", (d_hidden, many, d_hidden), 1),
+            *_products("weight", (d_hidden, later, d_hidden), 1),
+            *_products("weight", (d_glimpse, later, d_hidden), 1),
+            *_products("weight", (2, later, d_glimpse), 1),
+            *_products("weight", (1, later, d_hidden), 1),
+            *_products("weight", (10, n, d_hidden), 1),
+        ]
+
+    def __call__(self) -> None:
+        """All of them once."""
+        with torch.no_grad():
+            summed = sum_images(self.images)
+            for _ in range(self.model.n_glimpses):
+                self.model.retina.look_again(summed, self.centre)
+            for left, right, out in self.products:
+                torch.mm(left, right, out=out)
+
+
+def _products(
+    kind: Literal["forward", "input", "weight"], shape: tuple[int, int, int], times: int
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Left side, right side and room for their product, laid out as torch does it."""
+    rows, inner, columns = shape
+    made = []
+    for _ in range(times):
+        left = torch.rand(inner, rows).T if kind == "weight" else torch.rand(rows, inner)
+        right = torch.rand(columns, inner).T if kind == "forward" else torch.rand(inner, columns)
+        made.append((left, right, torch.empty(rows, columns)))
+    return made
+
+
+def measure_step(name: str, *, rounds: int) -> dict[str, float]:
+    """A training step of a recipe against its floor."""
+    torch.manual_seed(0)
+    settings = find_recipe(name).settings
+    model = ram_model(settings).train()
+    images = torch.rand(settings.batch, settings.size, settings.size)
+    labels = torch.randint(0, 10, (settings.batch,))
+    batch = ImageBatch(images, labels, torch.zeros(settings.batch, 1, 4))
+    optimiser = make_optimiser(model, settings.training)
+
+    def step() -> None:
+        loss = ram_loss(model, batch, settings=settings).loss
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), settings.training.clip)
+        optimiser.step()
+
+    seconds = fastest({"step": step, "floor": Floor(model, images)}, rounds=rounds)
+    return {
+        "ratio": round(seconds["step"] / seconds["floor"], 3),
+        **{f"{side}_ms": round(1000 * value, 3) for side, value in seconds.items()},
+    }
+
+
+def measure(*, rounds: int) -> dict[str, Any]:
+    """All ratios, and what they are made of."""
+    prepare_for_long_work()
+    retina = measure_retina(rounds=max(3, rounds // 10))
+    steps = {name: measure_step(name, rounds=rounds) for name in RECIPES}
+    return {
+        "retina_over_loop": retina["ratio"],
+        "ram_step_over_floor": steps["ram-mnist"]["ratio"],
+        "retina": retina,
+        "steps": steps,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    found = measure(rounds=30 if parser.parse_args().quick else 200)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

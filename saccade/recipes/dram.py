@@ -1,0 +1,147 @@
+"""Recipes `dram-*`: two digits on a canvas are found and named one by one, or added.
+
+Ba et al., 2015 (https://arxiv.org/abs/1412.7755), section 5.1, tables 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.dram import Dram
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import ImageTrace
+    from saccade.training import Job
+
+PAPER = "https://arxiv.org/abs/1412.7755"
+TRAINING = TrainConfig(
+    steps=45_000,
+    minutes=58.0,
+    learning_rate=1e-3,
+    schedule="cosine",
+    warmup=500,
+    clip=1.0,
+    validate_steps=2000,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DramSettings:
+    """What is shown and asked, and how it is looked at."""
+
+    asks: Literal["digits", "sum"] = "digits"
+    """Both digits from left to right, then "no more"; or their sum."""
+    is_backward: bool = False
+    """Read from right to left; a run of each kind makes a pair of readers."""
+    size: int = 100
+    """Pixels of the image's side; a digit has 28."""
+    n_clutter: int = 8
+    """Pieces of other digits in each image, 8 x 8 pixels each."""
+    patch: int = 14
+    """Pixels of a glimpse's side."""
+    n_scales: int = 3
+    """Patches of a glimpse, each twice as wide as the one before."""
+    n_glimpses: int = 3
+    """Looks before each answer."""
+    reach: float = 0.8
+    """How far from the centre it may look; 1 is the edge of the image."""
+    first_std: float = 0.2
+    """Spread of drawn places around the chosen one at first, in half image sides."""
+    last_std: float = 0.05
+    """The same at the end of training; it falls steadily."""
+    n_samples: int = 1
+    """Passes over each image from which the bound is estimated."""
+    d_hidden: int = 192
+    """Units of a layer."""
+    batch: int = 128
+    """Images in a batch."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: DramSettings, data: Path | None) -> Job:
+    """The job on scenes of the digits in ``data``."""
+    from saccade.recipes.reading_digits import dram_job
+
+    return dram_job(settings, data)
+
+
+def restore(settings: DramSettings, kept: Mapping[str, Any]) -> Dram:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.reading_digits import dram_model
+
+    return dram_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """Per cent of the test scenes not read right."""
+    from saccade.recipes.reading_digits import evaluate_dram
+
+    return evaluate_dram(run, data)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
+    """The path of the gaze over a test image, or an image file."""
+    from saccade.recipes.reading_digits import trace_dram
+
+    return [trace_dram(run, text)]
+
+
+def _recipe(
+    name: str,
+    settings: DramSettings,
+    *,
+    about: str,
+    published: float,
+    at_most: float | None,
+    source: str,
+) -> Recipe:
+    return Recipe(
+        name=name,
+        about=about,
+        system="dram",
+        task="scenes",
+        metric="error",
+        is_better="less",
+        at_least=at_most,
+        published=published,
+        source=f"{PAPER}, {source}",
+        note="The paper does not say what its noise is: ours are 8 pieces of other digits. Its "
+        "glimpse network has convolutions, ours has none.",
+        minutes=58.0,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        gallery=("0", "1"),
+        may_differ=frozenset({"is_backward"}),
+    )
+
+
+PAIRS = DramSettings()
+RECIPES = (
+    _recipe(
+        "dram-pairs",
+        PAIRS,
+        about="Finds two digits among pieces of others and names both, from left to right.",
+        published=5.0,
+        at_most=8.0,
+        source="table 1",
+    ),
+    _recipe(
+        "dram-addition",
+        replace(PAIRS, asks="sum", n_glimpses=6),
+        about="Finds two digits among pieces of others and says their sum.",
+        published=2.5,
+        at_most=None,
+        source="table 2",
+    ),
+)

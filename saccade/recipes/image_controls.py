@@ -1,0 +1,117 @@
+"""Recipes `fc-*` and `conv-*`: the same images, seen whole by a net without attention.
+
+Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), tables 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.training import Job
+
+PAPER = "https://arxiv.org/abs/1406.6247"
+TRAINING = TrainConfig(
+    steps=40_000,
+    minutes=15.0,
+    learning_rate=1e-3,
+    schedule="cosine",
+    warmup=500,
+    clip=1.0,
+    validate_steps=2000,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlSettings:
+    """What is shown, and which net sees it."""
+
+    net: Literal["fc", "conv"] = "fc"
+    """Fully connected or convolutional, two layers either way."""
+    d_hidden: int = 256
+    """Units of a layer."""
+    size: int = 28
+    """Pixels of the image's side; a digit has 28."""
+    n_clutter: int = 0
+    """Pieces of other digits in each image, 8 x 8 pixels each."""
+    wander: int = 0
+    """While it learns, digits are moved by up to so many pixels."""
+    batch: int = 128
+    """Images in a batch."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: ControlSettings, data: Path | None) -> Job:
+    """The job on scenes of the digits in ``data``."""
+    from saccade.recipes.glimpsing import control_job
+
+    return control_job(settings, data)
+
+
+def restore(settings: ControlSettings, kept: Mapping[str, Any]) -> nn.Module:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.glimpsing import control_model
+
+    return control_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """Per cent of the test digits named wrong."""
+    from saccade.recipes.glimpsing import evaluate_control
+
+    return evaluate_control(run, data)
+
+
+def _recipe(settings: ControlSettings, *, on: str, published: float, table: str) -> Recipe:
+    net = "fully connected" if settings.net == "fc" else "convolutional"
+    return Recipe(
+        name=f"{settings.net}-{on}",
+        about=f"The control: a {net} net of two layers that sees the whole image.",
+        system="plain_image_nets",
+        task="scenes",
+        metric="error",
+        is_better="less",
+        published=published,
+        source=f"{PAPER}, {table}",
+        note="What looking with glimpses is compared with; scenes are made anew for every epoch.",
+        minutes=5.0,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+    )
+
+
+RECIPES = (
+    _recipe(ControlSettings(net="fc", wander=1), on="mnist", published=1.69, table="table 1a"),
+    _recipe(ControlSettings(net="conv", wander=1), on="mnist", published=1.21, table="table 1a"),
+    _recipe(
+        ControlSettings(net="fc", size=60), on="translated60", published=2.63, table="table 1b"
+    ),
+    _recipe(
+        ControlSettings(net="conv", size=60), on="translated60", published=1.62, table="table 1b"
+    ),
+    _recipe(
+        ControlSettings(net="fc", size=60, n_clutter=4),
+        on="cluttered60",
+        published=11.96,
+        table="table 2a",
+    ),
+    _recipe(
+        ControlSettings(net="conv", size=60, n_clutter=4),
+        on="cluttered60",
+        published=8.09,
+        table="table 2a",
+    ),
+)

@@ -1,0 +1,105 @@
+"""A spatial transformer network on cluttered MNIST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.spatial_transformer_net import SpatialTransformerNet
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import ImageTrace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    epochs=40, minutes=50.0, learning_rate=0.001, clip=5.0, schedule="cosine", warmup=200
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StnSettings:
+    """How large the window is, and what names it."""
+
+    size: int = 60
+    """Pixels of a scene's side."""
+    n_clutter: int = 4
+    """Pieces of other digits in it."""
+    side: int = 28
+    """Pixels of the window's side."""
+    channels: tuple[int, ...] = (32, 64)
+    """Of the convolutions over the window."""
+    d_hidden: int = 128
+    """Units between them and the answer."""
+    is_multi: bool = False
+    """A transformer before every convolution, not only before the first."""
+    slower: float = 0.3
+    """Localisation networks learn at this part of the rate."""
+    batch: int = 128
+    """Scenes in a batch."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: StnSettings, data: Path | None) -> Job:
+    """The job on the digits in ``data``."""
+    from saccade.recipes.spotting import stn_job
+
+    return stn_job(settings, data)
+
+
+def restore(settings: StnSettings, kept: Mapping[str, Any]) -> SpatialTransformerNet:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.spotting import stn_model
+
+    return stn_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """Per cent of the scenes with test digits named wrong."""
+    from saccade.recipes.spotting import evaluate_spotting
+
+    return evaluate_spotting(run, data)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
+    """Where it looks in the scene with the test digit of this number."""
+    from saccade.recipes.spotting import trace_spotting
+
+    return [trace_spotting(run, text)]
+
+
+SINGLE = Recipe(
+    name="stn-cluttered60",
+    about="A network finds a digit among clutter, moves a window there and names it.",
+    system="spatial_transformer_net",
+    task="scenes",
+    metric="error",
+    is_better="less",
+    at_least=3.0,
+    published=None,
+    source="https://arxiv.org/abs/1506.02025, section 4.1",
+    note="The paper has 1.7 on other clutter: 16 pieces of 6 x 6.",
+    minutes=40.0,
+    settings=StnSettings(),
+    build=build,
+    restore=restore,
+    evaluate=evaluate,
+    trace=trace,
+    gallery=("0", "1", "2"),
+)
+RECIPES = (
+    SINGLE,
+    replace(
+        SINGLE,
+        name="stn-multi-cluttered60",
+        about="The same with another transformer before the second convolution.",
+        at_least=None,
+        settings=StnSettings(is_multi=True),
+    ),
+)

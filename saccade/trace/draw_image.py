@@ -1,0 +1,173 @@
+"""An image trace as a picture and as a moving one.
+
+The picture has the image with every window and the path between their centres, and beside it a
+column for each step with the pictures of that step. The GIF shows one step after the other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from saccade.errors import MissingPackageError
+from saccade.store import atomic_file
+from saccade.trace.image_trace import ImageTrace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+IMAGE = 3.0  # inches of the image's side
+PICTURE = 1.0  # inches of the side of a step's picture
+DOTS = 110  # an inch
+STEP_SECONDS, LAST_SECONDS = 0.6, 2.0  # how long a step stays in a GIF
+INK = "Greys"  # ink is dark on paper, as in the data's own pages
+COLOURS = "plasma"  # the order of steps: it gets lighter, also for those who see no colours
+
+
+def draw_image_trace(trace: ImageTrace, path: str | Path) -> None:
+    """Write an image trace as a PNG."""
+    figure = image_trace_figure(trace)
+    with atomic_file(path) as temporary, _unknown_signs_are_boxes():
+        figure.savefig(temporary, format="png", dpi=DOTS)
+
+
+def animate_image_trace(trace: ImageTrace, path: str | Path) -> None:
+    """Write an image trace as a GIF that goes from step to step, for ever."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingPackageError(
+            "a GIF needs the package 'pillow'", hint="pip install 'saccade[plot]'"
+        ) from error
+    frames = []
+    with _unknown_signs_are_boxes():
+        for step in range(len(trace.steps)):
+            figure = image_trace_figure(trace, only=step)
+            figure.set_dpi(DOTS)
+            figure.canvas.draw()
+            frames.append(Image.fromarray(_pixels(figure)).convert("RGB"))
+    milliseconds = [int(1000 * STEP_SECONDS)] * (len(frames) - 1) + [int(1000 * LAST_SECONDS)]
+    first, *others = frames
+    with atomic_file(path) as temporary:
+        first.save(
+            temporary,
+            format="GIF",
+            save_all=True,
+            append_images=others,
+            duration=milliseconds,
+            loop=0,
+        )
+
+
+def image_trace_figure(trace: ImageTrace, *, only: int | None = None) -> Figure:
+    """The same as a matplotlib figure, for notebooks.
+
+    Args:
+        only: The picture as it is at this step: what came later is left out.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackageError(
+            "drawing a trace needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
+        ) from error
+    n_shown = len(trace.steps) if only is None else 1
+    n_rows = max(1, len(trace.pictures))
+    strip = n_shown * PICTURE if trace.pictures else 0.0
+    size = (IMAGE + strip + 0.4, max(IMAGE, n_rows * (PICTURE + 0.3)) + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)  # a canvas of its own: no window is opened and nothing stays behind
+    left, right = figure, None
+    if trace.pictures:
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[IMAGE, strip])[0]
+    _look(left.subplots(), trace, only)
+    if right is not None:
+        grid = right.subplots(n_rows, n_shown, squeeze=False)
+        shown = range(len(trace.steps)) if only is None else [only]
+        for column, step in enumerate(shown):
+            _column(grid[:, column], trace, step, is_first=column == 0)
+    if trace.title:
+        figure.suptitle(trace.title, fontsize="medium", parse_math=False)
+    return figure
+
+
+def _look(axes: Axes, trace: ImageTrace, only: int | None) -> None:
+    """The image, the windows, and the path between their centres."""
+    image = trace.image if only is None else trace.image_at(only)
+    axes.imshow(image.detach().cpu().numpy(), cmap=INK, vmin=0.0, vmax=1.0, extent=(-1, 1, 1, -1))
+    axes.set(xticks=[], yticks=[])
+    last = len(trace.steps) - 1 if only is None else only
+    if trace.has_path:
+        _path(axes, trace, last, only)
+    axes.set(xlim=(-1, 1), ylim=(1, -1))
+    label = trace.steps[last] if trace.steps else ""
+    axes.set_xlabel(label, fontsize=9, parse_math=False)
+
+
+def _path(axes: Axes, trace: ImageTrace, last: int, only: int | None) -> None:
+    centres = trace.centres.detach().cpu()[: last + 1]
+    axes.plot(centres[:, 0], centres[:, 1], color="0.5", linewidth=1.0)
+    for step in range(last + 1):
+        colour = colour_of(step, trace)
+        x, y = centres[step].tolist()
+        axes.plot(x, y, marker="o", markersize=3, color=colour)
+        if only is None or step == only:
+            _outline(axes, trace, step, is_alone=only is not None)
+            axes.annotate(
+                str(step + 1), (x, y), (2, 2), textcoords="offset points", color=colour, fontsize=8
+            )
+
+
+def _outline(axes: Axes, trace: ImageTrace, step: int, *, is_alone: bool) -> None:
+    """The windows of a step; beside those of other steps all but the main one are faint."""
+    from matplotlib.patches import Polygon
+
+    for number, corners in enumerate(trace.outlines[step].detach().cpu().tolist()):
+        axes.add_patch(
+            Polygon(
+                corners,
+                closed=True,
+                fill=False,
+                edgecolor=colour_of(step, trace),
+                linewidth=1.5 if number == 0 else 0.7,
+                alpha=1.0 if number == 0 or is_alone else 0.3,
+            )
+        )
+
+
+def _column(column: list[Axes], trace: ImageTrace, step: int, *, is_first: bool) -> None:
+    """The pictures of one step, below each other."""
+    for axes, (name, pictures) in zip(column, trace.pictures.items(), strict=True):
+        axes.imshow(pictures[step].detach().cpu().numpy(), cmap=INK, vmin=0.0, vmax=1.0)
+        axes.set(xticks=[], yticks=[])
+        for side in axes.spines.values():
+            side.set_color(colour_of(step, trace))
+        if is_first:
+            axes.set_ylabel(name, fontsize=8, parse_math=False)
+    column[0].set_title(f"{step + 1}", fontsize=8, color=colour_of(step, trace))
+    column[-1].set_xlabel(trace.steps[step], fontsize=8, parse_math=False)
+
+
+def colour_of(step: int, trace: ImageTrace) -> tuple[float, float, float]:
+    """The colour of a step in every picture of the trace."""
+    from matplotlib import colormaps
+
+    red, green, blue, _ = colormaps[COLOURS](0.85 * step / max(1, len(trace.steps) - 1))
+    return red, green, blue
+
+
+def _pixels(figure: Figure) -> np.ndarray:
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    assert isinstance(figure.canvas, FigureCanvasAgg), "drawn on a canvas of our own"
+    return np.asarray(figure.canvas.buffer_rgba())
+
+
+def _unknown_signs_are_boxes() -> warnings.catch_warnings:
+    """A sign that the font does not have is drawn as a box, which is all that can be done."""
+    return warnings.catch_warnings(action="ignore", category=UserWarning)
