@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         register_lens,
         register_objective,
     )
+    from saccade.viewer import show
 
 __version__ = "0.1.0"
 
@@ -89,6 +90,7 @@ __all__ = [
     "read_corpus",
     "register_lens",
     "register_objective",
+    "show",
     "wrap_model",
 ]
 
@@ -121,6 +123,7 @@ _HOMES = {
         "register_lens",
         "register_objective",
     ),
+    "saccade.viewer": ("show",),
 }
 
 

@@ -15,7 +15,7 @@ from saccade.errors import UsageError
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
-    from saccade.investigations.asked_changes import AskedChanges
+    from saccade.investigations.asked_change import AskedChange
     from saccade.investigations.edit_file import Edit
     from saccade.investigations.edit_search import FoundEdit, SearchSpace
     from saccade.investigations.unrelated_text import UnrelatedText
@@ -114,7 +114,7 @@ def run(
 
     from saccade.cli.edit_report import facts_of, lines_of
     from saccade.heads import DEFAULT_MODEL, open_model
-    from saccade.investigations.asked_changes import AskedChanges
+    from saccade.investigations.asked_change import AskedChange
     from saccade.investigations.edit_file import load_edit
     from saccade.investigations.edit_search import SearchSpace
 
@@ -123,7 +123,11 @@ def run(
         places=None if place is None else [place],
         strengths=None if strength is None else [strength],
     )
-    asked = AskedChanges(ablate=ablated, by=by, scale=scaled, patch=patched, other=other)
+    if bool(patched) != (other is not None):
+        raise UsageError(
+            "a patch needs a head and the prompt it is taken from",
+            hint="give both --patch and --from",
+        )
     opened = open_model(model or DEFAULT_MODEL)
     positions = read_positions(at or ("all" if heads else "last"), prompt, opened)
     target = _target(opened, word, prompt)
@@ -136,7 +140,17 @@ def run(
         edit, target = found.edit, found.word
         told = {"unrelated_perplexity": found.cost, "tried": found.n_tried}
     else:
-        edit, cost = _asked(opened, prompt, replace(asked, positions=positions), corpus)
+        where = None if positions is None else tuple(positions)
+        asked = [
+            *(AskedChange(kind="ablate", layer=at, head=head, by=by) for at, head in ablated),
+            *(
+                AskedChange(kind="scale", layer=at, head=head, factor=factor)
+                for (at, head), factor in scaled
+            ),
+            *(AskedChange(kind="patch", layer=at, head=head, source=other) for at, head in patched),
+        ]
+        asked = [replace(each, positions=where) for each in asked]
+        edit, cost = _made(opened, prompt, asked, corpus)
         told = {"unrelated_perplexity": cost}
     facts = facts_of(opened, edit, prompt, word=target, say=say) | told
     if out is not None:
@@ -209,22 +223,16 @@ def _search(
     return found
 
 
-def _asked(
-    model: LanguageModel, prompt: str, asked: AskedChanges, corpus: str | None
+def _made(
+    model: LanguageModel, prompt: str, asked: Sequence[AskedChange], corpus: str | None
 ) -> tuple[Edit, float]:
-    from saccade.investigations.asked_changes import make_changes
-    from saccade.investigations.edit_file import Edit, describe
+    from saccade.investigations.asked_change import Elsewhere, make_change
+    from saccade.investigations.edit_file import edit_of
 
-    unrelated = _unrelated(model, corpus, asked.positions)
-    changes = make_changes(model, asked, prompt=prompt, reference=unrelated.ids)
-    edit = Edit(
-        model=model.name,
-        model_fingerprint=model.fingerprint,
-        about=", ".join(map(describe, changes)),
-        prompt=prompt,
-        changes=changes,
-    )
-    return edit, unrelated.cost(changes)
+    unrelated = _unrelated(model, corpus, asked[0].positions)
+    elsewhere = Elsewhere(model, lambda: unrelated.ids)
+    changes = [make_change(model, each, prompt=prompt, elsewhere=elsewhere) for each in asked]
+    return edit_of(model, changes, prompt=prompt), unrelated.cost(changes)
 
 
 def _unrelated(

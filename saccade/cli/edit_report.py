@@ -23,12 +23,13 @@ def facts_of(
         word: whose probability is told; without it, the word that is likeliest before.
     """
     from saccade.investigations.edit_file import describe
+    from saccade.investigations.going_on import go_on
 
     plain = _chances(model, prompt)
-    says = _going_on(model, prompt, say)
+    says = go_on(model, prompt, say)
     with edit.applied(model):
         edited = _chances(model, prompt)
-        says_edited = _going_on(model, prompt, say)
+        says_edited = go_on(model, prompt, say)
     word = int(plain.argmax()) if word is None else word
     facts: dict[str, Any] = {
         "model": model.name,
@@ -77,24 +78,3 @@ def _top(model: LanguageModel, chances: Float[Tensor, " d_vocab"]) -> list[tuple
     best = chances.topk(TOP)
     words = model.words(best.indices.tolist())
     return list(zip(words, best.values.tolist(), strict=True))
-
-
-def _going_on(model: LanguageModel, prompt: str, n_tokens: int) -> str:
-    if not n_tokens:
-        return ""
-    import torch
-
-    from saccade.heads.quiet import quiet_transformers
-
-    ids = model.encode(prompt)
-    with torch.no_grad(), quiet_transformers():
-        said = model.hf.generate(  # pyright: ignore[reportCallIssue]
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=n_tokens,
-            do_sample=False,
-        )
-    assert model.tokenizer is not None, "the prompt was encoded"
-    text = model.tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True)
-    assert isinstance(text, str), "one row of ids decodes to one string"
-    return text

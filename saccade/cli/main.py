@@ -48,12 +48,14 @@ from saccade.cli import (
     trace,
     train,
     translate,
+    view,
 )
 from saccade.cli import eval as evaluate
 from saccade.errors import SaccadeError
 
 COMMANDS: dict[str, ModuleType] = {
     "read": read,
+    "view": view,
     "model": model,
     "demo": demo,
     "find-bias": find_bias,

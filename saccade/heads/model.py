@@ -127,7 +127,16 @@ class LanguageModel:
 
     def words(self, ids: Int[Tensor, " n"] | Sequence[int]) -> list[str]:
         """One string to show for each token id, with its leading space."""
-        return show_words(self._tokenizer(), [int(id_) for id_ in ids])
+        wanted = [int(id_) for id_ in ids]
+        known = self._shown
+        if new := [id_ for id_ in dict.fromkeys(wanted) if id_ not in known]:
+            known.update(zip(new, show_words(self._tokenizer(), new), strict=True))
+        return [known[id_] for id_ in wanted]
+
+    @cached_property
+    def _shown(self) -> dict[int, str]:
+        """Words that were shown before: all heads of a reading say much the same ones."""
+        return {}
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -65,6 +65,25 @@ class Edit:
             records.append(record)
         said = {name: getattr(self, name) for name in _SAID} | {"changes": records}
         write_folder(path, {"edit": said}, {TENSORS: tensors} if tensors else {})
+
+
+def edit_of(
+    model: LanguageModel, changes: Sequence[Change], *, prompt: str, about: str | None = None
+) -> Edit:
+    """Changes as an edit that can be kept.
+
+    Args:
+        about: what it is for; without it, what the changes are.
+    """
+    if not changes:
+        raise InterventionError("there is no change to keep", hint="make one first")
+    return Edit(
+        model=model.name,
+        model_fingerprint=model.fingerprint,
+        about=about or ", ".join(map(describe, changes)),
+        prompt=prompt,
+        changes=tuple(changes),
+    )
 
 
 def load_edit(path: str | Path, model: LanguageModel) -> Edit:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.heads import capture, intervene
-from saccade.investigations.edit_file import Edit, place_of
+from saccade.investigations.edit_file import Edit, edit_of, place_of
 from saccade.investigations.injection import Form, Injection, Memory, Place
 from saccade.investigations.memory import point_to_heads
 from saccade.investigations.unrelated_text import MOST_COST, UnrelatedText
@@ -109,13 +109,8 @@ def search_edit(
     before = float(chances(model, ids, [None])[0, word])
     after = chances(model, ids, trials)[:, word]
     best, cost = _cheap_enough(trials, after, unrelated)
-    edit = Edit(
-        model=model.name,
-        model_fingerprint=model.fingerprint,
-        about=f"the memory {memory!r}, {FORMS[space.form]}",
-        prompt=prompt,
-        changes=(trials[best],),
-    )
+    about = f"the memory {memory!r}, {FORMS[space.form]}"
+    edit = edit_of(model, [trials[best]], prompt=prompt, about=about)
     rise = float(after[best])
     return FoundEdit(
         edit=edit, word=word, before=before, after=rise, cost=cost, n_tried=len(trials)

@@ -138,14 +138,14 @@ def rank_heads(
 
 
 def direct_scores(
-    model: LanguageModel, captured: Captured, target: Target
+    model: LanguageModel, captured: Captured, target: Target, *, position: int = -1
 ) -> dict[int, Float[Tensor, "batch head"]]:
-    """By layer: what each head adds directly to the score at the last position."""
+    """By layer: what each head adds directly to the score at a position, the last by default."""
     along = target.direction(model.unembedding)
     found = {}
     for at in model.layers:
         if at.reaches_stream:
-            states = direct_states(model, captured, at.index, positions=[-1])[:, 0]
+            states = direct_states(model, captured, at.index, positions=[position])[:, 0]
             found[at.index] = states.to(along) @ along
     return found
 

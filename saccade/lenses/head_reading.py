@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, final
 
@@ -105,10 +105,7 @@ class HeadReading:
         0 is a lens that knows no more than the constant one, 1 would be the model itself; None
         when the lens was never scored.
         """
-        if not {"kl", "gain"} <= self.quality.keys():
-            return None
-        constant = self.quality["kl"] + self.quality["gain"]
-        return self.quality["gain"] / constant if constant > 0 else 0.0
+        return share_explained(self.quality)
 
     @property
     def fidelity(self) -> float | None:
@@ -123,6 +120,18 @@ class HeadReading:
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
 
 
+def share_explained(quality: Mapping[str, float]) -> float | None:
+    """The share of the constant lens's KL that a lens removes; None when it was never scored.
+
+    >>> share_explained({"kl": 3.0, "gain": 1.0})
+    0.25
+    """
+    if not {"kl", "gain"} <= quality.keys():
+        return None
+    constant = quality["kl"] + quality["gain"]
+    return quality["gain"] / constant if constant > 0 else 0.0
+
+
 def plain(value: Any) -> Any:
     """A figure, a word or several, as JSON writes them.
 
@@ -133,7 +142,9 @@ def plain(value: Any) -> Any:
         return float(f"{value:.6g}")
     if isinstance(value, Word | Source):
         return plain(value._asdict())
-    if isinstance(value, tuple | Words):
+    if isinstance(value, Words):  # written out: a reading holds ten thousand of them
+        return [{"id": w.id, "text": w.text, "value": float(f"{w.value:.6g}")} for w in value]
+    if isinstance(value, tuple):
         return [plain(each) for each in value]
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from saccade.lenses.top_words import TopWords, largest, what_is_said
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
     from saccade.lenses.collection import Lenses
+    from saccade.lenses.text_run import TextRun
 
 SOURCES = 5  # attended positions kept for each head; what is left is mostly next to nothing
 
@@ -112,6 +113,39 @@ def read(
     ids = model.encode(text)
     at = _checked_position(position, ids.shape[1])
     captured = _capture(lenses, ids, at)
+    looks = {layer: weights[0, :, 0] for layer, weights in captured.attention.items()}
+    seen = _Seen(text, model.words(ids[0]), at, captured, looks)
+    return _read(lenses, seen, top=top, unembedding=unembedding)
+
+
+@torch.inference_mode()
+def read_run(
+    lenses: Lenses,
+    run: TextRun,
+    *,
+    position: int = -1,
+    top: int = 10,
+    unembedding: bool = False,
+) -> Reading:
+    """The same from a run that was kept: several lenses and positions need one run only."""
+    at = run.position(position)
+    looks = run.attention_at(at) if _of_heads(lenses) else {}
+    seen = _Seen(run.text, run.tokens, at, run.captured, looks)
+    return _read(lenses, seen, top=_checked_top(top, run.model), unembedding=unembedding)
+
+
+class _Seen(NamedTuple):
+    """What a reading is made from."""
+
+    text: str
+    tokens: list[str]
+    position: int
+    captured: Captured
+    looks: dict[int, Float[Tensor, "head key_pos"]]
+
+
+def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Reading:
+    model, at, captured = lenses.model, seen.position, seen.captured
     held = {
         layer: held_at(model, captured, layer, lens.site, positions=[at])
         for layer, lens in lenses.by_layer.items()
@@ -123,7 +157,6 @@ def read(
     raw = None
     if unembedding and direct is not None:
         raw = largest(model.unembedding.linear(direct).float(), top)
-    tokens = model.words(ids[0])
     columns = zip(
         _names(lenses),
         said.says.tolist(),
@@ -134,13 +167,13 @@ def read(
         _in_words(model, said.adds, sign=1),
         _in_words(model, said.suppresses, sign=-1),
         [()] * len(said.says) if raw is None else _in_words(model, raw),
-        _attended(lenses, captured, tokens),
+        _attended(lenses, seen),
         strict=True,
     )
     return Reading(
         model=model.name,
-        text=text,
-        tokens=tokens,
+        text=seen.text,
+        tokens=seen.tokens,
         position=at,
         prediction=tuple(_in_words(model, prediction)[0]),
         heads=tuple(
@@ -229,14 +262,12 @@ def _in_words(model: LanguageModel, order: TopWords, *, sign: int = 0) -> list[W
     return [Words(ids[:n], values[:n], model.words) for ids, values, n in kept]
 
 
-def _attended(lenses: Lenses, captured: Captured, tokens: list[str]) -> list[tuple[Source, ...]]:
-    if not captured.attention:
+def _attended(lenses: Lenses, seen: _Seen) -> list[tuple[Source, ...]]:
+    if not seen.looks:
         return [()] * len(lenses.sites)
-    weights = torch.cat(
-        [captured.attention[layer][0, :, 0].float().cpu() for layer in lenses.by_layer]
-    )
-    top = weights.topk(min(SOURCES, len(tokens)), dim=-1)
+    weights = torch.cat([seen.looks[layer].float().cpu() for layer in lenses.by_layer])
+    top = weights.topk(min(SOURCES, len(seen.tokens)), dim=-1)
     return [
-        tuple(Source(key, tokens[key], weight) for key, weight in zip(keys, row, strict=True))
+        tuple(Source(key, seen.tokens[key], weight) for key, weight in zip(keys, row, strict=True))
         for keys, row in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     ]

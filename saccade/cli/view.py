@@ -1,0 +1,152 @@
+"""`saccade view`: a page where every head and every trace can be looked at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saccade.cli.plugins import load_plugin
+from saccade.errors import MissingPackageError, UsageError
+
+if TYPE_CHECKING:
+    from saccade.viewer.config import ViewConfig
+
+EXAMPLES = """
+saccade view runs/
+saccade view --print reading --ask '{"text": "The cat sat on the"}'
+"""
+RUNS = Path("runs")
+
+
+def run(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Runs, saved traces, or folders of such; runs/ without."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    lens: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder or a hub name; may be given again. Where `lens fit` puts it without."
+        ),
+    ] = None,
+    no_model: Annotated[
+        bool, typer.Option("--no-model", help="Show runs and traces only.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option(help="Another address lets others in; it needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="The first free one without it.", min=0, max=65535)
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
+    route: Annotated[
+        str | None,
+        typer.Option("--print", help="Print the answer of a route as JSON, and serve nothing."),
+    ] = None,
+    ask: Annotated[
+        str, typer.Option(help="The question: JSON, a file with it, or - for stdin.")
+    ] = "{}",
+    save: Annotated[
+        Path | None, typer.Option(help="Write a page about --text that works offline instead.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The prompt of the saved page.")] = None,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a lens or recipe of your own.")
+    ] = None,
+) -> None:
+    """Open a page with what every head says and where every trained model looks.
+
+    The page is on this machine alone and nothing leaves it. It only draws JSON, and --print shows
+    the same JSON here: saccade/viewer/README.md lists the routes. Ctrl-C ends it.
+    """
+    load_plugin(plugin)
+    given = tuple(folders or ([RUNS] if RUNS.is_dir() else []))
+    for folder in given:
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}", hint="give a folder of runs or traces")
+    _check_packages()
+
+    from saccade.viewer.config import ViewConfig
+
+    config = ViewConfig(
+        model=model, lenses=tuple(lens or ()), folders=given, has_model=not no_model
+    )
+    if route is not None:
+        typer.echo(_answer(config, route, _question(ask)))
+    elif save is not None:
+        _save(config, text, save)
+    else:
+        _serve(config, host=host, port=port, is_opening_browser=not no_browser)
+
+
+def _serve(config: ViewConfig, *, host: str, port: int | None, is_opening_browser: bool) -> None:
+    from saccade.viewer.serving import serve
+
+    def tell(url: str) -> None:
+        typer.echo(url)
+        typer.echo("Ctrl-C ends it", err=True)
+        sys.stdout.flush()  # whoever started us reads the address from here
+
+    serve(config, host=host, port=port, tell=tell, is_opening_browser=is_opening_browser)
+
+
+def _question(ask: str) -> dict[str, Any]:
+    if ask == "-":
+        ask = sys.stdin.read()
+    elif not ask.lstrip().startswith("{"):
+        try:
+            ask = Path(ask).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"cannot read the question from {ask}: {error}", hint="give JSON, or a file with it"
+            ) from error
+    try:
+        found = json.loads(ask)
+    except ValueError as error:
+        raise UsageError(
+            f"the question is not JSON: {error}", hint='such as \'{"text": "The cat"}\''
+        ) from error
+    if not isinstance(found, dict):
+        raise UsageError("the question is no JSON object", hint='such as \'{"text": "The cat"}\'')
+    return found
+
+
+def _answer(config: ViewConfig, route: str, question: dict[str, Any]) -> str:
+    from saccade.viewer.asking import ask_once
+
+    found = ask_once(config, [(route, question)])[0]
+    try:
+        return found.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{route} gives a file, no JSON", hint="ask for `act`") from error
+
+
+def _save(config: ViewConfig, text: str | None, path: Path) -> None:
+    if text is None or not text.strip():
+        raise UsageError("a saved page is about a prompt", hint='give one with --text "..."')
+
+    from saccade.store import atomic_file
+    from saccade.viewer.asking import page_about
+
+    with atomic_file(path) as temporary:
+        temporary.write_text(page_about(config, text), encoding="utf-8")
+    typer.echo(f"wrote {path}", err=True)
+
+
+def _check_packages() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the viewer needs the package {error.name!r}", hint="pip install 'saccade[view]'"
+        ) from error

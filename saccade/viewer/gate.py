@@ -1,0 +1,210 @@
+"""Who may ask: Host, Origin, token, and how much at once; and what a browser may do with answers.
+
+A server on loopback can be reached by every page that the user's browser has open. A page of
+another host cannot name this one in its Host or Origin header (DNS rebinding, cross-site requests),
+so these are checked before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import socket
+from http.cookies import SimpleCookie
+from typing import Any, NamedTuple, final
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BYTES = 256 * 1024  # of a question
+PATIENCE = 15.0  # seconds for a question to arrive
+COOKIE = "saccade-token"
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Address(NamedTuple):
+    """Where the server listens, and the token that is needed there."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = ""
+    """Empty on loopback."""
+
+    @property
+    def url(self) -> str:
+        """What to open."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        if self.is_everywhere:
+            name = socket.gethostname()
+        return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it listens on every address of the machine."""
+        return self.host in ("0.0.0.0", "::")
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header names this server."""
+        name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+        if not name:
+            name, port = host, ""
+        if port != str(self.port) and not (port == "" and self.port == 80):
+            return False
+        if name in LOOPBACK or name.strip("[]") == self.host:
+            return True
+        return self.is_everywhere and (name == socket.gethostname() or _is_number(name))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@final
+class Gate:
+    """ASGI middleware: lets in who may ask, with all of what they ask, and marks what goes out."""
+
+    def __init__(self, app: ASGIApp, *, address: Address) -> None:
+        self._app, self._address = app, address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return  # no web sockets here
+        refusal = self._refusal(scope)
+        if refusal is None:
+            body = await _whole(scope, receive)
+            if isinstance(body, Response):
+                refusal = body
+            else:
+                receive = _again(body, receive)
+        await (refusal or self._app)(scope, receive, _marked(send))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._address.knows(host):
+            return problem(421, f"this is not {host[:80]!r}", "open the address that was printed")
+        if origin is not None and origin != f"http://{host}":
+            return problem(403, "asked by a page of another origin", "open the page itself")
+        is_opened = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
+        site = headers.get("sec-fetch-site", "none")
+        if site not in ("same-origin", "none") and not is_opened:
+            return problem(403, "asked by a page of another site", "open the page itself")
+        if self._address.token and (refusal := self._without_token(scope, headers)):
+            return refusal
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            return problem(415, f"expected JSON, got {kind[:80]!r}", "send application/json")
+        return None
+
+    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
+        token = self._address.token
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and _same(given, token):
+            # Out of the address, where it would be copied along with a link.
+            reply = RedirectResponse("/", status_code=303)
+            reply.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            return reply
+        cookies = SimpleCookie()
+        cookies.load(headers.get("cookie", ""))
+        kept = cookies[COOKIE].value if COOKIE in cookies else ""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        is_bearer = scheme.lower() == "bearer" and _same(bearer.strip(), token)
+        if is_bearer or _same(kept, token):
+            return None
+        return problem(403, "a token is needed here", "open the address that was printed")
+
+
+def problem(status: int, error: str, hint: str) -> JSONResponse:
+    """An error in the words of the command line."""
+    headers = {"Retry-After": "1"} if status == 503 else {}
+    return JSONResponse({"error": error, "hint": hint}, status_code=status, headers=headers)
+
+
+async def _whole(scope: Scope, receive: Receive) -> bytes | Response:
+    """The body of a request, or the refusal of one that is too large or comes too slowly."""
+    too_large = problem(413, f"more than {MOST_BYTES} bytes", "ask for less at once")
+    length = Headers(scope=scope).get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BYTES:
+        return too_large
+    body = b""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return b""
+                body += message.get("body", b"")
+                if len(body) > MOST_BYTES:
+                    return too_large
+                if not message.get("more_body", False):
+                    return body
+    except TimeoutError:
+        return problem(408, "the question did not arrive", "ask again")
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Hands out a body that was read already, then whatever comes after it."""
+    was_given = False
+
+    async def give() -> Message:
+        nonlocal was_given
+        if was_given:
+            return await receive()
+        was_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return give
+
+
+def _marked(send: Send) -> Send:
+    async def send_marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return send_marked
+
+
+def _same(given: Any, token: str) -> bool:
+    return secrets.compare_digest(str(given).encode(), token.encode())
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

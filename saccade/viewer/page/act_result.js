@@ -1,0 +1,62 @@
+// The model before and after a change.
+
+import { dotted, make, panel } from "./dom.js";
+import { fixed, percent, signed, whole } from "./figures.js";
+import { movedChart } from "./moved_chart.js";
+
+export function drawResult(found) {
+  const { word } = found,
+    most = Math.max(...[...found.before, ...found.after].map((each) => each.value));
+  const list = (title, words) =>
+    panel(
+      null,
+      make("h2", {}, title),
+      make(
+        "ol",
+        { class: "predicted" },
+        words.map((each) =>
+          make(
+            "li",
+            { class: each.id === word.id ? "watched" : "" },
+            make("span", { class: "bar", style: { width: `${(100 * each.value) / most}%` } }),
+            make("span", { class: "token" }, dotted(each.text)),
+            make("span", { class: "number" }, percent(each.value)),
+          ),
+        ),
+      ),
+    );
+  return [
+    make("div", { class: "two" }, list("Before", found.before), list("After", found.after)),
+    make(
+      "dl",
+      { class: "facts wide" },
+      fact(
+        make("span", { class: "token" }, dotted(word.text)),
+        `${percent(word.before)} → ${percent(word.after)}`,
+      ),
+      fact("its rank", `${whole(word.rank_before + 1)} → ${whole(word.rank_after + 1)}`),
+      fact("KL of the change", `${fixed(found.kl, 3)} nats`),
+      fact(
+        "the lens foresaw it",
+        found.agreement === null ? "–" : `${signed(found.agreement)} correlation`,
+      ),
+      fact("changes", found.changes.join(", ")),
+    ),
+    found.says
+      ? panel(
+          "It goes on",
+          make(
+            "div",
+            { class: "two" },
+            make("div", { class: "goes-on" }, make("h3", {}, "before"), found.says),
+            make("div", { class: "goes-on" }, make("h3", {}, "after"), found.says_after ?? ""),
+          ),
+        )
+      : null,
+    movedChart(found),
+  ];
+}
+
+function fact(name, value) {
+  return make("div", {}, make("dt", {}, name), make("dd", {}, value));
+}

@@ -1,0 +1,175 @@
+// Asks the server, or the file itself: there the answers are in the page, and nothing is fetched.
+
+const GETS = /^(status|roles|lenses|runs(\/.+)?|traces(\/.+)?)$/;
+const KEPT = 256; // answers that stay here; head cards are small
+const DEFAULTS = { position: -1, top: [5, 10], first: 0, count: 32, ablate: "zero", say: 0 };
+const answers = new Map();
+const inlined = readInlined();
+const asked = {}; // by screen, what it was drawn from
+let inSight = "";
+
+class AskError extends Error {
+  constructor({ error, hint = "" }, status) {
+    super(error);
+    this.hint = hint;
+    this.status = status;
+  }
+}
+
+function readInlined() {
+  const found = document.getElementById("saccade-data");
+  return found ? JSON.parse(found.textContent) : null;
+}
+
+export function isOffline() {
+  return inlined !== null;
+}
+
+export function inlinedState() {
+  return inlined?.state ?? null;
+}
+
+// A question without what goes without saying, its keys in order: two that mean the same look the same.
+function plainQuestion(question) {
+  const isSaid = ([key, value]) =>
+    value !== null &&
+    value !== undefined &&
+    value !== "" &&
+    !(Array.isArray(value) && !value.length) &&
+    ![DEFAULTS[key]].flat().includes(value);
+  return JSON.stringify(
+    Object.fromEntries(Object.entries(question).filter(isSaid).sort()),
+    inOrder,
+  );
+}
+
+function inOrder(_key, value) {
+  return value && typeof value === "object" && !Array.isArray(value)
+    ? Object.fromEntries(Object.entries(value).sort())
+    : value;
+}
+
+function withoutEmpty(question) {
+  return Object.fromEntries(
+    Object.entries(question).filter(
+      ([, value]) =>
+        value !== null &&
+        value !== undefined &&
+        value !== "" &&
+        !(Array.isArray(value) && !value.length),
+    ),
+  );
+}
+
+export function ask(route, question = {}) {
+  const sent = withoutEmpty(question),
+    key = `${route} ${plainQuestion(sent)}`;
+  remember(route, sent, key);
+  if (answers.has(key)) return answers.get(key);
+  const promise = inlined ? fromFile(route, sent) : fromServer(route, sent);
+  if (route === "status" || route === "runs" || route === "traces") return promise; // these change
+  answers.set(key, promise);
+  promise.catch(() => answers.delete(key));
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+  return promise;
+}
+
+export function hasAnswer(route, question) {
+  const wanted = plainQuestion(question);
+  return (
+    !inlined ||
+    inlined.answers.some((each) => each.route === route && plainQuestion(each.question) === wanted)
+  );
+}
+
+async function fromFile(route, question) {
+  const wanted = plainQuestion(question);
+  const found = inlined.answers.find(
+    (each) => each.route === route && plainQuestion(each.question) === wanted,
+  );
+  if (!found)
+    throw new AskError(
+      {
+        error: "this file does not hold that answer",
+        hint: "`saccade view` answers every question",
+      },
+      404,
+    );
+  return found.answer;
+}
+
+async function fromServer(route, question, tries = 8) {
+  const isGet = GETS.test(route);
+  const path = `/api/${route.split("/").map(encodeURIComponent).join("/")}`;
+  const reply = await sent(
+    path,
+    isGet
+      ? {}
+      : {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: JSON.stringify(question),
+        },
+  );
+  if (reply.ok) return reply.json();
+  if (reply.status === 503 && tries > 0) {
+    await waited(1000 * Number(reply.headers.get("Retry-After") ?? 1));
+    const { state } = await fromServer("status", {}, 0);
+    return fromServer(route, question, state === "opening" ? tries : tries - 1); // a model may take minutes to open
+  }
+  throw new AskError(
+    await reply.json().catch(() => ({ error: `the server said ${reply.status}` })),
+    reply.status,
+  );
+}
+
+async function sent(path, options) {
+  try {
+    return await fetch(path, { credentials: "same-origin", ...options });
+  } catch {
+    throw new AskError(
+      { error: "the server does not answer", hint: "is `saccade view` still running?" },
+      0,
+    );
+  }
+}
+
+// A file that the server makes, with the name it is given.
+export async function askFile(route, question) {
+  const reply = await sent(`/api/${route}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(withoutEmpty(question)),
+  });
+  if (reply.ok) return reply.blob();
+  throw new AskError(
+    await reply.json().catch(() => ({ error: `the server said ${reply.status}` })),
+    reply.status,
+  );
+}
+
+export function waited(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
+function remember(route, question, key) {
+  if (route === "status") return;
+  asked[inSight] ??= new Map();
+  asked[inSight].delete(key); // what was asked last stands last
+  asked[inSight].set(key, { route, question });
+}
+
+export function askFor(screen) {
+  inSight = screen;
+}
+
+// What the screen in sight shows, without what was asked about texts and edits of before.
+export function questionsInSight({ text, other, changes, run }) {
+  const isOf = ({ route, question }) =>
+    (question.text === undefined || question.text === text || question.text === other) &&
+    (question.changes === undefined ||
+      route === "act" ||
+      JSON.stringify(question.changes) === changes) &&
+    (question.run === undefined || question.run === run);
+  return [...(asked[inSight]?.values() ?? [])].filter(isOf);
+}

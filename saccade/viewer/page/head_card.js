@@ -1,0 +1,192 @@
+// What one head says, through every lens side by side, with the quality of each lens beside it.
+
+import { dotted, make, panel } from "./dom.js";
+import { ask } from "./ask.js";
+import { fixed, percent, signed } from "./figures.js";
+import { wordList } from "./word_list.js";
+import { explainedBy, isWeakLens } from "./questions.js";
+import { nameOf } from "./heat_map.js";
+
+const NAMES = { unembedding: "Raw unembedding" };
+
+// A card from the reading alone, for a file that holds no more: its own lens and the unembedding.
+export function cardFromReading(reading, { layer, head }) {
+  const found = reading.heads.find((each) => each.layer === layer && each.head === head);
+  const attention = new Array(reading.position + 1).fill(0);
+  for (const source of found.attends) attention[source.position] = source.weight;
+  const raw = {
+    name: "unembedding",
+    kind: "logit-head",
+    method: "",
+    says: null,
+    quality: {},
+    predicts: [],
+    adds: found.unembedded,
+    suppresses: [],
+    explained: null,
+    fidelity: null,
+    is_weak: false,
+  };
+  const own = {
+    name: reading.lens ?? "lens",
+    kind: "head",
+    method: "",
+    says: found.says,
+    quality: found.quality,
+    predicts: found.predicts,
+    adds: found.adds,
+    suppresses: found.suppresses,
+    explained: explainedBy(found.quality),
+    fidelity: found.quality.ablation ?? null,
+    is_weak: isWeakLens(found.quality),
+  };
+  return {
+    layer,
+    head,
+    position: reading.position,
+    tokens: reading.tokens,
+    contributes: found.contributes,
+    word: reading.prediction[0],
+    lenses: found.unembedded.length ? [raw, own] : [own],
+    attention: found.attends.length ? attention : null,
+    entropy: null,
+  };
+}
+
+export function cardFacts(card) {
+  const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+  const says = card.lenses.find((lens) => lens.says !== null);
+  return make(
+    "dl",
+    { class: "facts" },
+    says ? fact(`says (${says.name})`, `${fixed(says.says)} nats`) : null,
+    card.contributes === null
+      ? null
+      : fact(
+          make("span", {}, "adds to ", make("span", { class: "token" }, dotted(card.word.text))),
+          `${signed(card.contributes)} logits`,
+        ),
+    card.entropy === null ? null : fact("attention entropy", `${fixed(card.entropy)} nats`),
+  );
+}
+
+export function lensColumns(card) {
+  return make("div", { class: "lens-columns" }, card.lenses.map(lensColumn));
+}
+
+function lensColumn(lens) {
+  const isRaw = lens.name === "unembedding",
+    figure = (value) => signed(value);
+  return make(
+    "section",
+    { class: `lens${lens.is_weak ? " weak" : ""}`, "data-lens": lens.name },
+    make(
+      "header",
+      {},
+      make(
+        "h2",
+        {},
+        NAMES[lens.name] ?? lens.name,
+        lens.method && lens.method !== lens.name ? make("small", {}, ` ${lens.method}`) : null,
+      ),
+      trust(lens, isRaw),
+    ),
+    make(
+      "div",
+      { class: "lens-words" },
+      wordList(lens.adds, {
+        kind: "adds",
+        figure,
+        title: isRaw ? "promotes (logits)" : "adds (nats)",
+        level: "h3",
+      }),
+      wordList(lens.suppresses, {
+        kind: "drops",
+        figure,
+        title: isRaw ? "suppresses (logits)" : "suppresses (nats)",
+        level: "h3",
+      }),
+      lens.predicts.length
+        ? wordList(lens.predicts, {
+            figure: (value) => percent(value),
+            title: "predicts",
+            level: "h3",
+          })
+        : null,
+    ),
+  );
+}
+
+// A weak lens must look weak: its words are pale, and this line says why.
+function trust(lens, isRaw) {
+  if (isRaw) return make("p", { class: "trust soft" }, "not fitted, not scored");
+  if (lens.explained === null) return make("p", { class: "trust soft" }, "not scored");
+  return make(
+    "p",
+    { class: "trust" },
+    make(
+      "span",
+      { class: "meter", "aria-hidden": "true" },
+      make("span", { style: { width: `${Math.max(0, Math.min(100, 100 * lens.explained))}%` } }),
+    ),
+    make("span", {}, `removes ${percent(lens.explained, 0)} of the KL`),
+    lens.fidelity === null ? null : make("span", {}, `fidelity ${signed(lens.fidelity)}`),
+    lens.is_weak ? make("b", { class: "badge" }, "weak lens") : null,
+  );
+}
+
+// How much the head plays each role, and how it stands among all heads.
+export async function rolesPanel({ layer, head }) {
+  const roles = await ask("roles");
+  const own = roles.heads.find((each) => each.layer === layer && each.head === head);
+  if (!own) return null;
+  const names = Object.keys(own).filter((name) => name !== "layer" && name !== "head");
+  const rows = names.map((name) => {
+    const better = roles.heads.filter((each) => each[name] > own[name]).length,
+      most = Math.max(...roles.heads.map((each) => Math.abs(each[name] ?? 0)), 1e-9);
+    return make(
+      "tr",
+      { "data-role": name },
+      make("th", { scope: "row" }, name),
+      make(
+        "td",
+        {},
+        make(
+          "span",
+          { class: "meter", "aria-hidden": "true" },
+          make("span", { style: { width: `${(100 * Math.max(0, own[name] ?? 0)) / most}%` } }),
+        ),
+      ),
+      make("td", { class: "number" }, fixed(own[name])),
+      make(
+        "td",
+        { class: "number soft" },
+        own[name] === null ? "" : `${better + 1} of ${roles.heads.length}`,
+      ),
+    );
+  });
+  return panel(
+    "Roles",
+    make(
+      "table",
+      { class: "roles" },
+      make(
+        "thead",
+        { class: "unseen" },
+        make(
+          "tr",
+          {},
+          ["role", "share of the largest", "score", "rank"].map((name) =>
+            make("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      make("tbody", {}, rows),
+    ),
+    make(
+      "p",
+      { class: "note" },
+      `Scores of head ${nameOf({ layer, head })} on generated texts, and its rank among all heads.`,
+    ),
+  );
+}

@@ -1,0 +1,60 @@
+// The head map: one figure of every head, for the measure that is chosen.
+
+import { dotted, make } from "./dom.js";
+import { scaleOf } from "./colours.js";
+import { heatMap, legend, nameOf } from "./heat_map.js";
+import { figureOf, titleOf } from "./measures.js";
+import { isWeakLens } from "./questions.js";
+import { setState } from "./state.js";
+
+// The map and its legend.
+export function headMap(state, reading, found) {
+  const figure = figureOf(state, found),
+    values = found.values;
+  const cells = reading.heads.map((head) => {
+    const value = values.get(nameOf(head)) ?? null,
+      words = head.adds
+        .slice(0, 3)
+        .map((word) => dotted(word.text))
+        .join(", ");
+    return {
+      layer: head.layer,
+      head: head.head,
+      value: value ?? NaN,
+      isWeak: isWeakLens(head.quality),
+      label: `${titleOf(head)}: ${figure(value)} ${found.unit}; adds ${words}`,
+      adds: head.adds,
+    };
+  });
+  const scale = scaleOf(
+    cells.map((cell) => cell.value),
+    { signed: found.isTwoWay, root: ["says", "effect", "contributes"].includes(state.measure) },
+  );
+  const map = heatMap({
+    cells,
+    scale,
+    chosen: state.head || null,
+    title: `Heads of ${reading.model}, ${found.label}`,
+    onchoose: (name) =>
+      setState({ screen: "head", head: name }, { isStep: state.screen !== "head" }),
+    tip: (cell) =>
+      [
+        make("b", {}, titleOf(cell)),
+        make("p", { class: "number" }, `${figure(cell.value)} ${found.unit}`),
+        make(
+          "p",
+          { class: "tip-words" },
+          cell.adds.slice(0, 5).map((word) => make("span", { class: "token" }, dotted(word.text))),
+        ),
+        cell.isWeak ? make("p", { class: "soft" }, "weak lens") : null,
+      ].filter(Boolean),
+  });
+  const frame = make(
+    "div",
+    { class: "picture" },
+    map,
+    legend(scale, figure, found.unit, { hasWeak: cells.some((cell) => cell.isWeak) }),
+  );
+  frame.map = map;
+  return frame;
+}

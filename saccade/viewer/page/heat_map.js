@@ -1,0 +1,194 @@
+// A map of all heads, layers from left to right and heads from top to bottom: real cells, so that a keyboard and a
+// screen reader walk over them.
+
+import { make, makeSvg, announce } from "./dom.js";
+import { ink } from "./colours.js";
+import { svgPen, svgRoot } from "./pens.js";
+import { labelStep } from "./figures.js";
+import { showTip, hideTip } from "./tip.js";
+
+const LEFT = 26,
+  TOP = 20,
+  GAP = 2,
+  LARGEST = 34,
+  SMALLEST = 9;
+
+let made = 0;
+
+// cells: {layer, head, value, label, isWeak}; head is null for the stream. The one that is chosen changes in place.
+export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, title, tip = null }) {
+  const layers = [...new Set(cells.map((cell) => cell.layer))];
+  const rows = [...new Set(cells.map((cell) => cell.head ?? 0))].sort((a, b) => a - b);
+  const frame = make("div", { class: "heat-map" });
+  const state = { cells, scale, chosen, focused: chosen ?? nameOf(cells[0]), rects: new Map() };
+  const choose = (name) => {
+    select(state, name);
+    onchoose(name);
+  };
+
+  function draw() {
+    const width = (frame.clientWidth || 640) - 8; // less its padding
+    const size = Math.max(SMALLEST, Math.min(LARGEST, (width - LEFT) / layers.length));
+    const high = Math.max(size, 18);
+    const svg = svgRoot(LEFT + size * layers.length, TOP + high * rows.length, title);
+    svg.setAttribute("role", "grid");
+    state.rects.clear();
+    axes(svg, { layers, rows, size, high, isStream: cells[0].head === null });
+    for (const row of rows) {
+      const line = svg.appendChild(makeSvg("g", { role: "row" }));
+      for (const cell of state.cells.filter((each) => (each.head ?? 0) === row)) {
+        const rect = svgPen(line).rect(
+          LEFT + layers.indexOf(cell.layer) * size,
+          TOP + rows.indexOf(row) * high,
+          size - GAP,
+          high - GAP,
+          null,
+          { radius: Math.min(4, size / 5) },
+        );
+        rect.dataset.head = nameOf(cell);
+        rect.setAttribute("role", "gridcell");
+        state.rects.set(nameOf(cell), rect);
+      }
+    }
+    paint(state, svg);
+    const hadFocus = frame.contains(document.activeElement);
+    frame.replaceChildren(svg);
+    if (hadFocus) state.rects.get(state.focused)?.focus();
+  }
+
+  frame.addEventListener(
+    "click",
+    (event) => event.target.dataset.head && choose(event.target.dataset.head),
+  );
+  frame.addEventListener("keydown", (event) => walk(event, state, { layers, rows, choose }));
+  frame.addEventListener("pointermove", (event) => {
+    const cell = state.cells.find((each) => nameOf(each) === event.target.dataset.head);
+    if (cell && tip) showTip(tip(cell), event.clientX, event.clientY);
+    else hideTip();
+  });
+  frame.addEventListener("pointerleave", hideTip);
+  new ResizeObserver(draw).observe(frame);
+  frame.choose = (name) => select(state, name);
+  return frame;
+}
+
+export function nameOf({ layer, head }) {
+  return head === null || head === undefined ? String(layer) : `${layer}.${head}`;
+}
+
+function axes(svg, { layers, rows, size, high, isStream }) {
+  const group = svg.appendChild(makeSvg("g", { "aria-hidden": "true" })),
+    pen = svgPen(group);
+  const step = labelStep(size, 22),
+    soft = { size: 11, fill: ink("soft"), anchor: "middle" };
+  layers.forEach((layer, at) => {
+    if (at % step === 0) pen.text(String(layer), LEFT + at * size + (size - GAP) / 2, 12, soft);
+  });
+  if (isStream) return;
+  rows.forEach((row, at) =>
+    pen.text(String(row), LEFT - 8, TOP + at * high + high / 2 + 3, { ...soft, anchor: "end" }),
+  );
+}
+
+function paint(state, svg) {
+  const hatch = hatching(svg);
+  svg.querySelectorAll(".weak").forEach((node) => node.remove());
+  for (const cell of state.cells) {
+    const rect = state.rects.get(nameOf(cell));
+    if (!rect) continue;
+    rect.setAttribute("fill", state.scale.colour(cell.value));
+    rect.setAttribute("aria-label", cell.label);
+    if (cell.isWeak) {
+      const over = rect.cloneNode();
+      for (const name of ["role", "aria-label", "data-head", "tabindex", "aria-selected", "stroke"])
+        over.removeAttribute(name);
+      over.setAttribute("fill", `url(#${hatch})`);
+      over.setAttribute("class", "weak");
+      over.setAttribute("aria-hidden", "true");
+      over.setAttribute("pointer-events", "none");
+      rect.after(over);
+    }
+  }
+  select(state, state.chosen);
+}
+
+function select(state, name) {
+  state.chosen = name;
+  if (state.rects.has(name)) state.focused = name;
+  for (const [each, rect] of state.rects) {
+    const isChosen = each === name;
+    rect.setAttribute("aria-selected", String(isChosen));
+    rect.setAttribute("tabindex", each === state.focused ? 0 : -1);
+    if (isChosen) {
+      rect.setAttribute("stroke", ink("accent"));
+      rect.setAttribute("stroke-width", 2.5);
+    } else rect.removeAttribute("stroke");
+  }
+}
+
+function walk(event, state, { layers, rows, choose }) {
+  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  const name = document.activeElement?.dataset?.head;
+  if (!name) return;
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    choose(name);
+    return;
+  }
+  if (!steps[event.key] && event.key !== "Home" && event.key !== "End") return;
+  event.preventDefault();
+  const cell = state.cells.find((each) => nameOf(each) === name),
+    [across, down] = steps[event.key] ?? [0, 0];
+  let column = layers.indexOf(cell.layer) + across,
+    row = rows.indexOf(cell.head ?? 0) + down;
+  if (event.key === "Home") column = 0;
+  if (event.key === "End") column = layers.length - 1;
+  const found = state.cells.find(
+    (each) => each.layer === layers[column] && (each.head ?? 0) === rows[row],
+  );
+  if (!found) return;
+  state.focused = nameOf(found);
+  state.rects.forEach((rect, each) =>
+    rect.setAttribute("tabindex", each === state.focused ? 0 : -1),
+  );
+  state.rects.get(state.focused).focus();
+  announce(found.label);
+}
+
+// Stripes of paper over a lens that is not to be trusted.
+function hatching(svg) {
+  svg.querySelector("defs")?.remove();
+  const id = `weak-${(made += 1)}`;
+  svg.prepend(
+    makeSvg(
+      "defs",
+      {},
+      makeSvg(
+        "pattern",
+        { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+        makeSvg("rect", { width: 2.5, height: 6, fill: ink("paper") }),
+      ),
+    ),
+  );
+  return id;
+}
+
+// The bar that says what the colours mean.
+export function legend(scale, figure, unit, { hasWeak = false } = {}) {
+  const stops = Array.from({ length: 9 }, (_, i) => scale.low + (i / 8) * (scale.high - scale.low));
+  const bar = make("span", {
+    class: "ramp",
+    style: { background: `linear-gradient(to right, ${stops.map(scale.colour).join()})` },
+  });
+  return make(
+    "div",
+    { class: "legend" },
+    make("span", { class: "number" }, figure(scale.low)),
+    bar,
+    make("span", { class: "number" }, figure(scale.high)),
+    make("span", {}, unit),
+    hasWeak
+      ? make("span", { class: "legend-weak" }, make("span", { class: "hatch" }), "weak lens")
+      : null,
+  );
+}

@@ -1,0 +1,172 @@
+// What a head map can be coloured by, and what each measure needs beside it.
+
+import { choice, make } from "./dom.js";
+import { ask, hasAnswer, isOffline } from "./ask.js";
+import { fixed, percent, signed } from "./figures.js";
+import { nameOf } from "./heat_map.js";
+import { explainedBy, measureQuestion } from "./questions.js";
+import { settled } from "./place.js";
+import { setState } from "./state.js";
+import { getStatus, watchJob } from "./status.js";
+
+const MEASURES = [
+  ["says", "how much it says here"],
+  ["gain", "lens gain on held-out text"],
+  ["contributes", "contribution to a word"],
+  ["effect", "effect of ablation"],
+  ["mass", "mass on a word list"],
+  ["entropy", "attention entropy"],
+  ["fidelity", "fidelity of the lens"],
+];
+const FROM_READING = {
+  says: {
+    label: "nats away from the lens that hears nothing",
+    unit: "nats",
+    of: (head) => head.says,
+  },
+  gain: {
+    label: "share of the constant lens's KL that the lens removes",
+    unit: "of the KL",
+    of: (head) => explainedBy(head.quality),
+  },
+  fidelity: {
+    label: "correlation of what the lens says with what removing the head does",
+    unit: "correlation",
+    of: (head) => head.quality.ablation ?? null,
+  },
+};
+
+// What is to be drawn: {label, unit, isTwoWay, values: Map(name -> figure), word}.
+export async function measured(state, reading, onjob) {
+  const own = FROM_READING[state.measure];
+  if (own)
+    return {
+      ...own,
+      isTwoWay: state.measure === "fidelity",
+      values: new Map(reading.heads.map((head) => [nameOf(head), own.of(head)])),
+    };
+  const asked = measureQuestion(state);
+  if (state.measure === "contributes" && !state.word && !hasAnswer("measure", asked))
+    return {
+      label: "what it adds to the logit of the predicted word",
+      unit: "logits",
+      isTwoWay: true,
+      values: new Map(reading.heads.map((head) => [nameOf(head), head.contributes])),
+    };
+  const answer = await watchJob(ask("measure", asked), onjob);
+  const values = new Map(
+    answer.rows.flatMap(({ layer, values: row }) =>
+      row.map((value, head) => [`${layer}.${head}`, value]),
+    ),
+  );
+  return {
+    label: answer.label,
+    unit: answer.unit,
+    isTwoWay: answer.is_two_way,
+    values,
+    word: answer.word,
+    against: answer.against,
+  };
+}
+
+export function figureOf(state, found) {
+  if (state.measure === "gain") return (value) => percent(value, 0);
+  if (state.measure === "mass")
+    return (value) => (value === null ? "–" : `${signed(100 * value, 2)}%`);
+  return found.isTwoWay ? (value) => signed(value) : (value) => fixed(value);
+}
+
+export function titleOf({ layer, head }) {
+  return head === null || head === undefined
+    ? `Stream after layer ${layer}`
+    : `Layer ${layer}, head ${head}`;
+}
+
+// The choice of a measure, and what this one needs beside it.
+export function measureControls(state) {
+  const isThere = (measure) =>
+    FROM_READING[measure] ||
+    measure === "contributes" ||
+    hasAnswer("measure", measureQuestion({ ...state, measure }));
+  const offered = MEASURES.filter(([name]) => name === state.measure || isThere(name));
+  const node = make(
+    "div",
+    { class: "controls" },
+    make(
+      "label",
+      { class: "inline" },
+      "coloured by ",
+      choice(
+        offered,
+        state.measure,
+        (measure) =>
+          setState({
+            measure,
+            ...(measure === "mass" && !state.words
+              ? { words: getStatus()?.word_lists?.[0] ?? "he,she" }
+              : {}),
+          }),
+        "measure",
+      ),
+    ),
+  );
+  if (["contributes", "effect"].includes(state.measure))
+    node.append(
+      wordField(state, "word", "of the word", "as predicted"),
+      wordField(state, "against", "against", "the mean word"),
+    );
+  if (state.measure === "effect")
+    node.append(
+      make(
+        "label",
+        { class: "inline" },
+        "replaced by ",
+        choice(
+          [
+            ["zero", "zero"],
+            ["mean", "its mean"],
+          ],
+          state.ablate,
+          (ablate) => setState({ ablate }),
+          "replaced by",
+        ),
+      ),
+    );
+  if (state.measure === "mass") node.append(listField(state));
+  return node;
+}
+
+export function wordField(state, key, label, placeholder, size = 12) {
+  const later = settled((value) => setState({ [key]: value }), 600);
+  const box = make("input", {
+    type: "text",
+    size,
+    placeholder,
+    value: state[key],
+    "aria-label": label,
+    spellcheck: "false",
+    readonly: isOffline(),
+    oninput: () => later(box.value),
+    onchange: () => later.now(box.value),
+  });
+  return make("label", { class: "inline" }, `${label} `, box);
+}
+
+function listField(state) {
+  const later = settled((words) => words.trim() && setState({ words }), 600);
+  const names = make(
+    "datalist",
+    { id: "word-lists" },
+    (getStatus()?.word_lists ?? []).map((value) => make("option", { value })),
+  );
+  const box = make("input", {
+    type: "text",
+    list: "word-lists",
+    size: 16,
+    value: state.words,
+    "aria-label": "words",
+    oninput: () => later(box.value),
+    onchange: () => later.now(box.value),
+  });
+  return make("label", { class: "inline" }, "words ", box, names);
+}

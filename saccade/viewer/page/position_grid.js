@@ -1,0 +1,95 @@
+// The grid of positions and layers: a cell holds the likeliest word.
+
+import { dotted, make } from "./dom.js";
+import { isOffline } from "./ask.js";
+import { scaleOf } from "./colours.js";
+import { fixed, percent } from "./figures.js";
+import { grid } from "./grid.js";
+import { positionPages, wordsOf } from "./position_pages.js";
+import { getState, setState } from "./state.js";
+import { getStatus } from "./status.js";
+
+const NOTE =
+  "A cell holds the likeliest word. Point at it for its ten likeliest; choose it to pin its word and follow it below.";
+
+export async function positionGrid(state, asked, colouredBy) {
+  const pages = await positionPages(asked, () => frame.redraw()),
+    { tokens, layers, at } = pages;
+  const frame = grid({
+    rows: tokens.length,
+    columns: layers.length + 1,
+    least: 38,
+    most: 92,
+    cellHeight: 26,
+    left: innerWidth < 600 ? 74 : 108,
+    title: "Words by position and layer",
+    cursor: { row: rowOf(state, tokens), column: layers.length },
+    scale: scaleFor(colouredBy),
+    cell: (row, column) => cellFor(at(row, column), colouredBy),
+    rowLabel: (row) => `${dotted(tokens[row])} ${row}`,
+    columnLabel: (column) => (column === layers.length ? "out" : String(layers[column])),
+    label: (row, column) =>
+      `after token ${row} ${dotted(tokens[row])}, ${layerName(layers[column])}: ${inShort(at(row, column))}`,
+    onchoose: (row, column) => choose(pages, row, column),
+    tip: (row, column) =>
+      topTen(at(row, column), `after ${dotted(tokens[row])}, ${layerName(layers[column])}`),
+  });
+  frame.classList.add("tall");
+  return [make("div", { class: "picture" }, frame), make("p", { class: "note" }, NOTE)];
+}
+
+function scaleFor(colouredBy) {
+  if (colouredBy !== "entropy") return scaleOf([], { low: 0, high: 1, root: true });
+  return scaleOf([], { low: 0, high: Math.log(getStatus()?.model?.d_vocab || 50000) });
+}
+
+function cellFor(cell, colouredBy) {
+  if (!cell) return null;
+  const value = colouredBy === "entropy" ? (cell.entropy ?? NaN) : cell.values[0];
+  return { value, text: dotted(cell.words[cell.ids[0]]) };
+}
+
+function layerName(layer) {
+  return layer === undefined ? "the output" : `layer ${layer}`;
+}
+
+function inShort(cell) {
+  if (!cell) return "not read yet";
+  return wordsOf(cell)
+    .slice(0, 3)
+    .map((word) => `${dotted(word.text)} ${percent(word.value, 0)}`)
+    .join(", ");
+}
+
+function choose({ tokens, at }, row, column) {
+  const cell = at(row, column),
+    pins = cell ? { pins: withPin(cell.words[cell.ids[0]]) } : {};
+  setState({ at: row === tokens.length - 1 ? "-1" : String(row), ...pins });
+}
+
+function withPin(word) {
+  const { pins } = getState(),
+    words = pins ? pins.split("|") : [];
+  return words.includes(word) || isOffline() ? pins : [...words, word].slice(-8).join("|");
+}
+
+function rowOf(state, tokens) {
+  const at = Number(state.at);
+  return at < 0 ? tokens.length + at : Math.min(at, tokens.length - 1);
+}
+
+function topTen(cell, where) {
+  if (!cell) return [make("p", {}, "Not read yet.")];
+  const row = (word) =>
+    make(
+      "li",
+      {},
+      make("span", { class: "token" }, dotted(word.text)),
+      make("span", { class: "number" }, percent(word.value)),
+    );
+  const entropy = cell.entropy === null ? "" : `, entropy ${fixed(cell.entropy)}`;
+  return [
+    make("p", { class: "soft" }, where, entropy),
+    make("ol", { class: "tip-list" }, wordsOf(cell).map(row)),
+  ];
+}

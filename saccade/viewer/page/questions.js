@@ -1,0 +1,46 @@
+// The questions that a state asks: in one place, so that two screens ask the same thing in the same words.
+
+import { changesOf } from "./state.js";
+
+export function aboutText(state) {
+  return { text: state.text, changes: changesOf(state) };
+}
+
+export function readingQuestion(state) {
+  return { ...aboutText(state), position: Number(state.at), lens: state.lens };
+}
+
+export function measureQuestion(state) {
+  const asked = { ...readingQuestion(state), measure: state.measure };
+  if (["contributes", "effect"].includes(state.measure))
+    Object.assign(asked, { word: state.word, against: state.against });
+  if (state.measure === "effect") asked.ablate = state.ablate;
+  if (state.measure === "mass") asked.words = state.words;
+  return asked;
+}
+
+export function headQuestion(state, { layer, head }) {
+  return { ...aboutText(state), position: Number(state.at), layer, head };
+}
+
+// "29.0" -> {layer: 29, head: 0}; "29" -> the stream; anything else -> null.
+export function headNamed(name) {
+  const found = /^(\d+)(?:\.(\d+))?$/.exec(name);
+  return (
+    found && { layer: Number(found[1]), head: found[2] === undefined ? null : Number(found[2]) }
+  );
+}
+
+// The share of the constant lens's KL that a lens removes on held-out text.
+export function explainedBy(quality) {
+  if (quality.kl === undefined || quality.gain === undefined) return null;
+  const constant = quality.kl + quality.gain;
+  return constant > 0 ? quality.gain / constant : 0;
+}
+
+const WEAK = 0.02; // as the command line has it
+
+export function isWeakLens(quality) {
+  const explained = explainedBy(quality);
+  return explained !== null && explained < WEAK;
+}

@@ -1,0 +1,145 @@
+// Pinned words: where each stands among all words, layer by layer, after one token.
+
+import { columnNames, dotted, make } from "./dom.js";
+import { ask, isOffline } from "./ask.js";
+import { lineColour } from "./colours.js";
+import { percent, whole } from "./figures.js";
+import { lineChart } from "./line_chart.js";
+import { setState } from "./state.js";
+import { getStatus } from "./status.js";
+
+export async function rankChart(state, asked) {
+  const pins = state.pins ? state.pins.split("|") : [],
+    controls = pinControls(state, pins);
+  if (!pins.length)
+    return [
+      make("h2", {}, "Pinned words"),
+      controls,
+      make("p", { class: "note" }, "Pin a word to follow its rank through the layers."),
+    ];
+  const tokens = (await ask("positions", { ...asked, first: 0, count: 32 })).tokens;
+  const at = Number(state.at) < 0 ? tokens.length + Number(state.at) : Number(state.at);
+  const found = await ask("ranks", { ...asked, words: pins, first: at, count: 1 });
+  const series = found.words.map((word) => ({
+    name: dotted(word.text),
+    points: [
+      ...found.layers.map((_, place) => [place, word.ranks[place][0] + 1]),
+      [found.layers.length, word.final.ranks[0] + 1],
+    ],
+  }));
+  return [
+    make(
+      "h2",
+      {},
+      "Pinned words, after ",
+      make("span", { class: "token" }, dotted(tokens[at])),
+      ` (token ${at})`,
+    ),
+    controls,
+    lineChart({
+      series,
+      x: layerAxis(found.layers),
+      y: rankAxis(),
+      title: `Rank of ${pins.join(", ")} by layer`,
+      height: 260,
+    }),
+    rankTable(found),
+  ];
+}
+
+function layerAxis(layers) {
+  const n = layers.length,
+    step = n > 16 ? 5 : 1;
+  return {
+    ticks: [...layers.keys()].filter((at) => at % step === 0).concat(n),
+    text: (at) => (at === n ? "out" : String(layers[at] ?? "")),
+    place: (at) => at / n,
+    name: "",
+  };
+}
+
+// The first rank is at the top; each line down is ten times further from it.
+function rankAxis() {
+  const most = getStatus()?.model?.d_vocab || 50000,
+    powers = Array.from({ length: Math.ceil(Math.log10(most)) }, (_, power) => 10 ** power);
+  return {
+    ticks: powers,
+    text: (value) => whole(value),
+    place: (value) => 1 - Math.log10(value) / Math.log10(most),
+    name: "rank",
+  };
+}
+
+function rankTable(found) {
+  const rows = found.words.map((word, at) =>
+    make(
+      "tr",
+      {},
+      make(
+        "th",
+        { scope: "row", class: "token", style: { color: lineColour(at) } },
+        dotted(word.text),
+      ),
+      make("td", { class: "number" }, whole(word.final.ranks[0] + 1)),
+      make("td", { class: "number" }, percent(word.final.values[0])),
+      make(
+        "td",
+        { class: "number" },
+        String(found.layers[word.ranks.findIndex((ranks) => ranks[0] === 0)] ?? "never"),
+      ),
+    ),
+  );
+  const table = make(
+    "table",
+    { class: "figures" },
+    columnNames(["word", "#rank in the output", "#probability", "#first layer in which it leads"]),
+    make("tbody", {}, rows),
+  );
+  return make(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranks in the output" },
+    table,
+  );
+}
+
+function pinControls(state, pins) {
+  const chips = pins.map((word) =>
+    make(
+      "span",
+      { class: "chip" },
+      make("span", { class: "token" }, dotted(word)),
+      isOffline()
+        ? null
+        : make(
+            "button",
+            {
+              type: "button",
+              "aria-label": `unpin ${dotted(word)}`,
+              onclick: () => setState({ pins: pins.filter((each) => each !== word).join("|") }),
+            },
+            "×",
+          ),
+    ),
+  );
+  const box = make("input", {
+    type: "text",
+    size: 12,
+    placeholder: "a word",
+    "aria-label": "word to pin",
+    spellcheck: "false",
+  });
+  const form = make(
+    "form",
+    {
+      class: "inline",
+      onsubmit: (event) => {
+        event.preventDefault();
+        if (box.value.trim())
+          setState({ pins: [...new Set([...pins, box.value])].slice(-8).join("|") });
+      },
+    },
+    box,
+    make("button", { type: "submit", class: "quiet" }, "Pin"),
+  );
+  return make("div", { class: "controls chips" }, chips, isOffline() ? null : form);
+}

@@ -1,0 +1,124 @@
+// Position x layer: what each layer says after each token, and how pinned words rise through the layers.
+
+import { choice, make, panel } from "./dom.js";
+import { empty, place } from "./place.js";
+import { positionGrid } from "./position_grid.js";
+import { promptBox } from "./prompt_box.js";
+import { aboutText } from "./questions.js";
+import { rankChart } from "./rank_chart.js";
+import { setState } from "./state.js";
+import { getStatus } from "./status.js";
+
+const COLOURS = [
+  ["probability", "probability of the word"],
+  ["entropy", "entropy"],
+];
+let colouredBy = "probability";
+
+export function positionsScreen() {
+  const box = promptBox({ hasLens: false }),
+    controls = make("div", { class: "controls" }),
+    main = place("positions", { waiting: "Reads every layer…" }),
+    ranks = place("ranks");
+  const node = make(
+    "div",
+    { class: "screen screen-positions" },
+    make("h1", { class: "unseen" }, "Positions"),
+    box,
+    panel(
+      null,
+      make(
+        "div",
+        { class: "panel-head" },
+        make("h2", {}, "What each layer says after each token"),
+        controls,
+      ),
+      main,
+    ),
+    panel(null, ranks),
+  );
+  const update = (state) => {
+    box.update(state);
+    ranks.parentElement.hidden = !state.text;
+    if (!state.text) {
+      main.clear();
+      main.append(empty("Type a text to follow it through the layers."));
+      return;
+    }
+    controls.replaceChildren(
+      siteChoice(state),
+      lensOfStream(state),
+      make(
+        "label",
+        { class: "inline" },
+        "coloured by ",
+        choice(
+          COLOURS,
+          colouredBy,
+          (value) => {
+            colouredBy = value;
+            update(state);
+          },
+          "coloured by",
+        ),
+      ),
+    );
+    const asked = positionsQuestion(state);
+    main.fill(JSON.stringify([asked, colouredBy]), () => positionGrid(state, asked, colouredBy));
+    const key = JSON.stringify([asked, state.pins, state.at]);
+    ranks.fill(key, () => rankChart(state, asked));
+  };
+  return { node, update };
+}
+
+// "29.0" comes from the head's screen: its number is what counts here.
+function headNumber(state) {
+  const number = state.head.split(".").pop();
+  return /^\d+$/.test(number) ? Number(number) : null;
+}
+
+function positionsQuestion(state) {
+  const head = headNumber(state),
+    status = getStatus(),
+    isStream = head === null;
+  const lens = isStream
+    ? (status?.residual_lenses ?? []).includes(state.lens) && state.lens
+    : (status?.lenses ?? []).includes(state.lens) && state.lens;
+  return { ...aboutText(state), head, lens: lens || null };
+}
+
+function siteChoice(state) {
+  const most = Math.max(0, ...(getStatus()?.model?.layers ?? []).map((each) => each.n_heads));
+  const options = [
+    ["", "residual stream"],
+    ...Array.from({ length: most }, (_, head) => [String(head), `head ${head} of each layer`]),
+  ];
+  const chosen = headNumber(state);
+  return make(
+    "label",
+    { class: "inline" },
+    "reads ",
+    choice(
+      options,
+      chosen === null ? "" : String(chosen),
+      (head) => setState({ head, lens: "" }),
+      "reads",
+    ),
+  );
+}
+
+function lensOfStream(state) {
+  const isStream = headNumber(state) === null,
+    status = getStatus();
+  const names = isStream ? (status?.residual_lenses ?? []) : (status?.lenses ?? []);
+  const options = isStream
+    ? [["", "unembedding"], ...names.map((name) => [name, name])]
+    : names.map((name, at) => [at ? name : "", name]);
+  if (options.length < 2) return "";
+  return make(
+    "label",
+    { class: "inline" },
+    "through ",
+    choice(options, state.lens, (lens) => setState({ lens }), "through"),
+  );
+}

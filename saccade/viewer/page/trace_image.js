@@ -1,0 +1,164 @@
+// A system that looks at an image: the path of its gaze, and what it saw or drew, step by step.
+
+import { make, makeSvg } from "./dom.js";
+import { ink } from "./colours.js";
+import { svgPen, svgRoot } from "./pens.js";
+
+const SIDE = 360,
+  PACE = 700; // pixels; milliseconds a step
+
+export function imageTrace(trace, { step = 0, onstep = () => {} }) {
+  const n = Math.max(trace.steps.length, trace.outlines?.length ?? 0),
+    state = { step: Math.min(step, n - 1), timer: 0 };
+  const picture = make("div", { class: "picture gaze" }),
+    said = make("p", { class: "gaze-said", role: "status" });
+  const range = make("input", {
+    type: "range",
+    min: 0,
+    max: n - 1,
+    step: 1,
+    "aria-label": "step",
+    oninput: () => go(Number(range.value)),
+  });
+  const play = make(
+    "button",
+    { type: "button", onclick: () => (state.timer ? pause() : start()) },
+    "Play",
+  );
+  const rows = Object.entries(trace.pictures ?? {}).map(([name, pictures]) =>
+    filmStrip(name, pictures, (at) => go(at)),
+  );
+  function go(at) {
+    state.step = Math.max(0, Math.min(n - 1, at));
+    range.value = state.step;
+    picture.replaceChildren(drawing(trace, state.step));
+    said.replaceChildren(
+      make("b", {}, `Step ${state.step + 1} of ${n}`),
+      ` ${trace.steps[state.step] ?? ""}`,
+    );
+    rows.forEach((row) => row.mark(state.step));
+    onstep(state.step);
+  }
+  function pause() {
+    clearInterval(state.timer);
+    state.timer = 0;
+    play.textContent = "Play";
+  }
+  function start() {
+    if (state.step === n - 1) go(0);
+    play.textContent = "Pause";
+    state.timer = setInterval(() => {
+      if (!picture.isConnected || state.step === n - 1) pause();
+      else go(state.step + 1);
+    }, PACE);
+  }
+  const stepBy = (by) => {
+    pause();
+    go(state.step + by);
+  };
+  go(state.step);
+  const controls = make(
+    "div",
+    { class: "controls player" },
+    stepButton("‹", "previous step", () => stepBy(-1)),
+    play,
+    stepButton("›", "next step", () => stepBy(1)),
+    range,
+  );
+  return make(
+    "div",
+    { class: "gaze-parts" },
+    make("div", {}, picture, controls, said),
+    make("div", { class: "film" }, rows),
+  );
+}
+
+function stepButton(sign, title, onclick) {
+  return make("button", { type: "button", class: "quiet", "aria-label": title, onclick }, sign);
+}
+
+// The image, the windows of this step, and the way of the gaze so far.
+function drawing(trace, step) {
+  const rows = trace.image.length,
+    columns = trace.image[0].length,
+    scale = SIDE / Math.max(rows, columns);
+  const width = columns * scale,
+    height = rows * scale,
+    svg = svgRoot(width, height, `The image and where it looks at step ${step + 1}`),
+    pen = svgPen(svg);
+  svg.append(
+    makeSvg("image", {
+      href: pixels(trace.image).toDataURL(),
+      width,
+      height,
+      style: { "image-rendering": "pixelated" },
+    }),
+  );
+  const at = ([x, y]) => [((x + 1) / 2) * width, ((y + 1) / 2) * height];
+  const centres = (trace.outlines ?? [])
+    .slice(0, step + 1)
+    .filter((windows) => windows.length)
+    .map(([main]) => at(middle(main)));
+  if (centres.length > 1)
+    pen.path(`M ${centres.map((point) => point.join(" ")).join(" L ")}`, {
+      stroke: ink("gaze"),
+      width: 2.5,
+      opacity: 0.9,
+    });
+  centres.forEach(([x, y], i) =>
+    pen.rect(x - 3.5, y - 3.5, 7, 7, i === centres.length - 1 ? ink("gaze") : ink("paper"), {
+      radius: 3.5,
+      stroke: ink("gaze"),
+      line: 2,
+    }),
+  );
+  (trace.outlines?.[step] ?? []).forEach((corners, i) =>
+    pen.path(`M ${corners.map((corner) => at(corner).join(" ")).join(" L ")} Z`, {
+      stroke: ink("gaze"),
+      width: i ? 1.5 : 2.5,
+      dash: i ? "5 4" : "",
+    }),
+  );
+  return svg;
+}
+
+function middle(corners) {
+  return [0, 1].map(
+    (axis) => corners.reduce((sum, corner) => sum + corner[axis], 0) / corners.length,
+  );
+}
+
+function pixels(image) {
+  const rows = image.length,
+    columns = image[0].length,
+    canvas = make("canvas", { width: columns, height: rows });
+  const context = canvas.getContext("2d"),
+    data = context.createImageData(columns, rows);
+  image.forEach((row, y) =>
+    row.forEach((value, x) => {
+      const [r, g, b] = Array.isArray(value) ? value : [value, value, value];
+      data.data.set([255 * r, 255 * g, 255 * b, 255], 4 * (y * columns + x));
+    }),
+  );
+  context.putImageData(data, 0, 0);
+  return canvas;
+}
+
+function filmStrip(name, pictures, onchoose) {
+  const buttons = pictures.map((picture, at) =>
+    make(
+      "button",
+      { type: "button", "aria-label": `${name}, step ${at + 1}`, onclick: () => onchoose(at) },
+      pixels(picture),
+    ),
+  );
+  const row = make(
+    "div",
+    { class: "film-row", role: "group", "aria-label": name },
+    make("h3", {}, name),
+    make("div", { class: "film-strip" }, buttons),
+  );
+  row.mark = (at) =>
+    buttons.forEach((button, place) => button.setAttribute("aria-pressed", String(place === at)));
+  return row;
+}

@@ -1,0 +1,191 @@
+// A trace: the two sides of it as text, its weights as a matrix, its heads or hops to choose from.
+
+import { make, panel, printable } from "./dom.js";
+import { scaleOf } from "./colours.js";
+import { matrix } from "./matrix.js";
+import { percent } from "./figures.js";
+import { hopsTable, lattice } from "./trace_kinds.js";
+import { imageTrace } from "./trace_image.js";
+import { getState, setState } from "./state.js";
+
+// at: which of several traces of one system this is; the link holds a view and a step for each.
+export function traceView(state, trace, at = 0) {
+  const title = trace.title ? `${capital(trace.kind)}: ${trace.title}` : capital(trace.kind);
+  if (trace.image)
+    return panel(
+      title,
+      imageTrace(trace, {
+        step: numberAt(state.step, at),
+        onstep: (step) => setState({ step: withNumber("step", at, step) }),
+      }),
+    );
+  const body = make("div", { class: "trace" }),
+    node = panel(title, body),
+    views = viewsOf(trace);
+  const chosen = {
+    view: Math.min(views.length - 1, numberAt(state.view, at)),
+    step: numberAt(state.step, at),
+  };
+  // Whoever chose by keyboard stays where the choice was.
+  const choose = (key, value) => {
+    chosen[key] = value;
+    setState({ [key]: withNumber(key, at, value) });
+    draw();
+    body.querySelectorAll(key === "step" ? ".sides button" : ".thumbnails button")[value]?.focus();
+  };
+  const draw = () => {
+    const { weights } = views[chosen.view],
+      isLattice = ["lattice", "ctc"].includes(trace.kind);
+    const sides = twoSides(trace, weights, chosen, (step) => choose("step", step));
+    const small =
+      views.length > 1 ? thumbnails(views, chosen.view, (view) => choose("view", view)) : null;
+    const picture = isLattice
+      ? lattice(trace, weights)
+      : mainPicture(trace, weights, chosen, sides.point);
+    body.replaceChildren(
+      ...(isLattice ? [] : [sides]),
+      make("div", { class: "trace-parts" }, picture, small),
+    );
+  };
+  draw();
+  return node;
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function numberAt(list, at) {
+  return Number((list || "").split(",")[at]) || 0;
+}
+
+function withNumber(key, at, value) {
+  const list = (getState()[key] || "").split(",");
+  while (list.length <= at) list.push("0");
+  list[at] = String(value);
+  return list.every((each) => !Number(each))
+    ? key === "view"
+      ? "0"
+      : ""
+    : list.map((each) => each || "0").join();
+}
+
+// All views, with their mean before them if there are several.
+function viewsOf(trace) {
+  if (!trace.views?.length) return [{ name: "", weights: trace.weights }];
+  const each = trace.views.map((name, at) => ({ name, weights: trace.weights[at] }));
+  if (each.length < 2) return each;
+  const mean = each[0].weights.map((row, step) =>
+    row.map(
+      (_, place) => each.reduce((sum, view) => sum + view.weights[step][place], 0) / each.length,
+    ),
+  );
+  return [{ name: "mean of all", weights: mean }, ...each];
+}
+
+function mainPicture(trace, weights, chosen, point) {
+  if (trace.kind === "hops" && trace.views?.length) return hopsTable(trace, chosen.step);
+  return matrix({
+    weights,
+    rows: trace.steps.map(printable),
+    columns: trace.memory.map(printable),
+    title: `Weights of ${trace.kind}`,
+    onpoint: (row) => point(row),
+    cursor: { row: chosen.step, column: 0 },
+  });
+}
+
+// What was produced, and what each step of it read: the place read most is darkest.
+function twoSides(trace, weights, chosen, onchoose) {
+  const isLong = trace.memory.some((label) => label.length > 24);
+  const steps = trace.steps.map((text, step) =>
+    make(
+      "button",
+      {
+        type: "button",
+        class: "token",
+        "aria-pressed": String(step === chosen.step),
+        onclick: () => onchoose(step),
+        onpointerenter: () => point(step),
+        onfocus: () => point(step),
+      },
+      printable(text),
+    ),
+  );
+  const memory = trace.memory.map((text) => make("span", { class: "token" }, printable(text)));
+  const said = make("p", { class: "note", role: "status" });
+  const scale = scaleOf([], { low: 0, high: 1, root: true });
+  function point(step) {
+    const row = weights[step] ?? [],
+      most = [...row.keys()]
+        .sort((a, b) => row[b] - row[a])
+        .slice(0, 3)
+        .filter((place) => row[place] > 0.005);
+    memory.forEach((node, place) => {
+      const weight = row[place] ?? 0;
+      node.style.background = scale.colour(weight);
+      node.style.color = scale.inkOn(weight);
+    });
+    steps.forEach((node, place) => node.classList.toggle("here", place === step));
+    const looks = most.flatMap((place) => [
+      make("span", { class: "token" }, printable(trace.memory[place])),
+      ` ${percent(row[place], 0)}  `,
+    ]);
+    said.replaceChildren(
+      make("b", { class: "token" }, printable(trace.steps[step] ?? "")),
+      " reads ",
+      ...looks,
+    );
+  }
+  point(chosen.step);
+  const node = make(
+    "div",
+    { class: "sides" },
+    make("div", {}, make("h3", {}, "Produced"), make("p", { class: "running" }, steps)),
+    make(
+      "div",
+      {},
+      make("h3", {}, "Read"),
+      make(
+        isLong ? "div" : "p",
+        {
+          class: `running${isLong ? " lines" : ""}`,
+          tabindex: 0,
+          role: "group",
+          "aria-label": "Read",
+        },
+        memory,
+      ),
+    ),
+    said,
+  );
+  return Object.assign(node, { point });
+}
+
+function thumbnails(views, chosen, onchoose) {
+  return make(
+    "div",
+    { class: "thumbnails", role: "group", "aria-label": "Views" },
+    views.map(({ name, weights }, at) =>
+      make(
+        "button",
+        { type: "button", "aria-pressed": String(at === chosen), onclick: () => onchoose(at) },
+        thumbnail(weights),
+        name,
+      ),
+    ),
+  );
+}
+
+function thumbnail(weights) {
+  const width = Math.max(1, ...weights.map((row) => row.length)),
+    canvas = make("canvas", { width, height: weights.length, "aria-hidden": "true" });
+  const context = canvas.getContext("2d"),
+    image = context.createImageData(width, weights.length),
+    scale = scaleOf([], { low: 0, high: 1, root: true });
+  weights.forEach((row, y) =>
+    row.forEach((weight, x) => image.data.set([...scale.parts(weight), 255], 4 * (y * width + x))),
+  );
+  context.putImageData(image, 0, 0);
+  return canvas;
+}

@@ -1,0 +1,189 @@
+"""A viewer of the little model with two sets of lenses, some runs and a trace.
+
+saccade is imported inside the fixtures only: the checker of shapes must be in place before it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+TEXT = "Once upon a time, there was a little girl named"
+PORT = 8765
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    """Models this small lose more by sharing their work than they gain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def lens_folders(stories, tmp_path_factory) -> tuple[Path, Path]:
+    """Two sets of lenses on disk."""
+    import saccade
+
+    folder = tmp_path_factory.mktemp("lenses")
+    torch.set_num_threads(1)
+    for name, method, steps in (("closed", "closed-form", 0), ("polished", "polish", 3)):
+        config = saccade.FitConfig(tokens=4096, window=64, rows=16, method=method, steps=steps)
+        saccade.fit_lenses(stories, config=config).save(folder / name)
+    return folder / "closed", folder / "polished"
+
+
+@pytest.fixture(scope="session")
+def opened(stories, lens_folders):
+    """The little model and its lenses."""
+    import saccade
+    from saccade.viewer.opening import Opened
+
+    lenses = {path.name: saccade.load_lenses(path, stories) for path in lens_folders}
+    return Opened(stories, lenses)
+
+
+@pytest.fixture(scope="session")
+def gallery_folder(tmp_path_factory) -> Path:
+    """A folder with a run that is done, one that is damaged, a saved trace and a stranger."""
+    from saccade.trace import Trace, save_trace
+
+    folder = tmp_path_factory.mktemp("runs")
+    _write_run(folder / "adding-gru")
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "manifest.json").write_text("{", encoding="utf-8")
+    (folder / "damaged" / "log.jsonl").write_text("", encoding="utf-8")
+    (folder / "stranger").mkdir()
+    weights = torch.tensor([[0.75, 0.25, 0.0], [0.125, 0.5, 0.375]])
+    trace = Trace(
+        kind="attention",
+        steps=("a", "</script><script>alert(1)</script>"),
+        memory=("ein", "Hund", "."),
+        weights=weights,
+        title="ein Hund .",
+    )
+    save_trace(folder / "dog", trace)
+    return folder
+
+
+def _write_run(folder: Path) -> None:
+    from saccade.training.run_folder import RunFolder
+
+    folder.mkdir()
+    run = RunFolder(folder)
+    about = {"recipe": "adding-gru", "settings": {"length": 150}, "command": "saccade train x"}
+    run.begin({**about, "score": "mse", "system": "SequenceReader", "commit": ""}, {})
+    lines = [{"step": step, "epoch": 0, "loss": 1 / step} for step in range(1, 1001)]
+    lines += [{"step": 1000, "validation": {"mse": 0.01, "other": 2.0}}]
+    run.log.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+    run.write_figures({"metric": "mse", "value": 0.0013, "minutes": 4.59, "evaluated": "2026"})
+
+
+@pytest.fixture(scope="session")
+def config(stories, lens_folders, gallery_folder):
+    """What the viewer was started with."""
+    from saccade.viewer.config import ViewConfig
+
+    return ViewConfig(
+        model=stories.name, lenses=tuple(map(str, lens_folders)), folders=(gallery_folder,)
+    )
+
+
+@pytest.fixture
+def desk(config, opened):
+    """A desk whose model is open already, with nothing in its caches."""
+    from dataclasses import replace
+
+    from saccade.viewer.desk import Desk
+
+    found = Desk(replace(config, has_model=False))
+    found.take(opened)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def client(desk):
+    """Asks the server, as the page does."""
+    from fastapi.testclient import TestClient
+
+    from saccade.viewer.app import make_app
+    from saccade.viewer.gate import Address
+
+    app = make_app(desk, Address(port=PORT))
+    with TestClient(
+        app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def ask(client) -> Any:
+    """The answer of a route, which must be one."""
+
+    def get(route: str, question: dict[str, Any] | None = None) -> Any:
+        path = f"/api/{route}"
+        reply = client.get(path) if question is None else client.post(path, json=question)
+        assert reply.status_code == 200, reply.text[:500]
+        return reply.json()
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def served() -> Any:
+    """Serves a desk: ``with served(desk) as url``."""
+    return RunningServer
+
+
+@pytest.fixture(scope="session")
+def server(config, opened, served) -> Iterator[str]:
+    """The address of a server that runs for the whole session."""
+    from dataclasses import replace
+
+    from saccade.viewer.desk import Desk
+
+    desk = Desk(replace(config, has_model=False))
+    desk.take(opened)
+    with served(desk) as url:
+        yield url
+
+
+class RunningServer:
+    """A server of a desk, in a thread."""
+
+    def __init__(self, desk: Any) -> None:
+        import uvicorn
+
+        from saccade.viewer.app import make_app
+        from saccade.viewer.gate import Address
+
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        port = self._socket.getsockname()[1]
+        app = make_app(desk, Address(port=port))
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+        self.url = f"http://127.0.0.1:{port}"
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=10)
+        self._socket.close()

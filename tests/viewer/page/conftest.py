@@ -1,0 +1,251 @@
+"""A viewer of the little model in a real browser.
+
+saccade is imported inside the fixtures only: the checker of shapes must be in place before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+TEXT = "Once upon a time there was a little girl named"
+OTHER = "Once upon a time there was a little boy named"
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WAITED = 20_000  # milliseconds: a laden machine is no failure
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """A running viewer."""
+
+    address: str
+    print_route: Callable[..., Any]
+    """What `saccade view --print ROUTE --ask QUESTION` prints, as an object."""
+
+    def link(self, **state: Any) -> str:
+        """The address of a view."""
+        parts = (f"{key}={quote(str(value), safe='')}" for key, value in state.items())
+        return f"{self.address}#{'&'.join(parts)}"
+
+
+@dataclass
+class Seen:
+    """What a page did that it should not have done."""
+
+    errors: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+def _trained_run(folder: Path) -> None:
+    """As `saccade train` leaves one, without having trained."""
+    folder.mkdir(parents=True)
+    manifest = {
+        "format": 1,
+        "recipe": "adding-gru",
+        "settings": {"length": 7},
+        "command": "saccade train adding-gru",
+        "score": "mse",
+        "system": "SequenceReader",
+        "n_weights": 50817,
+        "versions": {},
+        "commit": "",
+        "began": "2026-01-01T00:00:00+00:00",
+    }
+    figures = {"recipe": "adding-gru", "metric": "mse", "value": 0.0013, "minutes": 0.67}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (folder / "figures.json").write_text(
+        json.dumps({**figures, "evaluated": "2026-01-01"}), encoding="utf-8"
+    )
+    (folder / "kept.json").write_text("{}", encoding="utf-8")
+    lines = [{"step": 50 * i, "epoch": 0, "loss": 1 / i} for i in range(1, 8)]
+    lines += [{"step": 100 * i, "epoch": i, "validation": {"mse": 0.1 / i}} for i in (1, 2, 3)]
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+
+
+def _saved_trace(folder: Path) -> None:
+    import torch
+
+    from saccade.trace import Trace, save_trace
+
+    weights = torch.softmax(torch.arange(2 * 3 * 5).view(2, 3, 5).sin() * 3, -1)
+    trace = Trace(
+        kind="attention",
+        steps=("a", "dog", "<script>alert(1)</script>"),
+        memory=("ein", "Hund", "läuft", "weg", "."),
+        weights=weights,
+        views=("0.0", "0.1"),
+        title="two heads",
+    )
+    save_trace(folder, trace)
+
+
+@pytest.fixture(scope="session")
+def view_config(shared_models, lens_folders, tmp_path_factory) -> Any:
+    """The little model with two sets of lenses, a run and a trace."""
+    from saccade.viewer.config import ViewConfig
+
+    runs = tmp_path_factory.mktemp("watched")
+    _trained_run(runs / "adding-gru")
+    _saved_trace(runs / "heads")
+    return ViewConfig(
+        model=str(shared_models / "stories260K"),
+        lenses=tuple(map(str, lens_folders)),
+        folders=(runs,),
+    )
+
+
+@pytest.fixture(scope="session")
+def print_route(view_config) -> Iterator[Callable[..., Any]]:
+    """What `saccade view --print ROUTE --ask QUESTION` prints, with a model that stays open."""
+    from saccade.viewer.app import answer_to
+    from saccade.viewer.desk import Desk
+
+    loop, desk = asyncio.new_event_loop(), Desk(view_config)
+    # Apart: the browser's own loop runs in this thread.
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def done(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def ask(route: str, **question: Any) -> Any:
+        return json.loads(done(answer_to(desk, route, question)))
+
+    done(desk.open())
+    yield ask
+    desk.close()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def viewed(view_config, print_route) -> Iterator[Viewed]:
+    """A server that answers for it, as `saccade view` starts one."""
+    import uvicorn
+
+    from saccade.viewer.app import make_app
+    from saccade.viewer.desk import Desk
+    from saccade.viewer.serving import listen, new_address
+
+    with listen("127.0.0.1", 0) as at:
+        address = new_address("127.0.0.1", at.getsockname()[1])
+        config = uvicorn.Config(make_app(Desk(view_config), address), log_level="error")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield Viewed(address.url, print_route)
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")  # its event loop would be in the way of tests elsewhere
+def browser() -> Iterator[Any]:
+    """Chromium from the PATH; skips where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        pytest.skip("no chromium on the PATH")
+    with playwright.sync_playwright() as started:
+        # A root user, as in a container, has no sandbox.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = started.chromium.launch(executable_path=found, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def new_page(browser, viewed) -> Iterator[Callable[..., Any]]:
+    """Opens pages; at the end none of them may have met an error or asked another host."""
+    contexts, seen = [], Seen()
+
+    def watch(page: Any, allowed: str) -> None:
+        def said(message: Any) -> None:
+            if message.type == "error" and not (allowed and allowed in message.text):
+                seen.errors.append(message.text)
+
+        def asked(request: Any) -> None:
+            if not request.url.startswith((viewed.address, "data:", "blob:", "file:", "about:")):
+                seen.elsewhere.append(request.url)
+
+        page.on("console", said)
+        page.on("pageerror", lambda error: seen.errors.append(str(error)))
+        page.on("request", asked)
+
+    def make(
+        link: str | None = None,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        scheme: str = "light",
+        allowed: str = "",
+    ) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAITED)
+        watch(page, allowed)
+        if link is not None:
+            page.goto(link)
+            settled(page)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not seen.errors, seen.errors
+    assert not seen.elsewhere, seen.elsewhere
+
+
+def waited(page: Any, expression: str, given: Any = None) -> None:
+    """Wait until a function of the page says so.
+
+    Playwright's own wait evaluates text inside the page, which the page's policy forbids.
+    """
+    until = time.monotonic() + WAITED / 1000
+    while not page.evaluate(expression, given):
+        assert time.monotonic() < until, f"it never came: {expression} {given or ''}"
+        page.wait_for_timeout(30)
+
+
+def settled(page: Any) -> None:
+    """Wait until the screen in sight has all it asked for."""
+    page.wait_for_selector("main .panel, main .gallery, main .empty, main .problem")
+    for _ in range(2):  # a part may begin to wait when another is done
+        waited(page, "() => !document.querySelector('main [aria-busy], main .waiting')")
+        page.wait_for_timeout(40)
+
+
+@pytest.fixture
+def wait_until_settled() -> Callable[[Any], None]:
+    return settled
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    return waited
+
+
+@pytest.fixture
+def text() -> str:
+    return TEXT
+
+
+@pytest.fixture
+def other() -> str:
+    return OTHER

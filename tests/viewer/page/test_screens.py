@@ -1,0 +1,269 @@
+"""Every screen, opened and clicked through, beside the JSON that the command line prints."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+HEADS = {"says", "gain", "contributes", "entropy"}
+
+
+def dotted(text: str) -> str:
+    from saccade.lenses.reading_table import dotted as as_the_command_line
+
+    return as_the_command_line(text)
+
+
+def texts(page, selector: str) -> list[str]:
+    return page.locator(selector).all_text_contents()
+
+
+def rows_of(map_json) -> dict[str, float]:
+    return {
+        f"{row['layer']}.{head}": value
+        for row in map_json["rows"]
+        for head, value in enumerate(row["values"])
+    }
+
+
+def figures_on(page) -> dict[str, float]:
+    """Head -> the figure that its cell tells a screen reader."""
+    labels = page.eval_on_selector_all(
+        "main .heat-map [role=gridcell]",
+        "cells => cells.map(cell => [cell.dataset.head, cell.getAttribute('aria-label')])",
+    )
+    figure = re.compile(r": <?([-\u2212+]?[\d.]+)(%?)")
+    found = {}
+    for head, label in labels:
+        number, percent = figure.search(label).groups()
+        found[head] = float(number.replace("\u2212", "-")) / (100 if percent else 1)
+    return found
+
+
+def test_the_prompt_screen_shows_what_the_command_line_prints(new_page, viewed, text):
+    page = new_page(viewed.link(text=text))
+    reading = viewed.print_route("reading", text=text)
+    predictions = viewed.print_route("predictions", text=text)
+    assert texts(page, "main .tokens button > .token") == list(map(dotted, reading["tokens"]))
+    assert texts(page, "main .tokens .next") == [
+        dotted(each["top"][0]["text"]) for each in predictions["positions"]
+    ]
+    shown = texts(page, "main .text-and-next .words .token")
+    assert shown == [dotted(word["text"]) for word in reading["prediction"][:6]]
+    assert page.locator("main .heat-map [role=gridcell]").count() == len(reading["heads"])
+    ranked = sorted(reading["heads"], key=lambda head: -head["says"])[:14]
+    assert texts(page, "main .ranking .name") == [f"{h['layer']}.{h['head']}" for h in ranked]
+    assert texts(page, "main .ranking li:first-child .token") == [
+        dotted(word["text"]) for word in ranked[0]["adds"][:5]
+    ]
+
+
+def test_the_map_is_of_the_reading_that_the_read_command_prints(
+    new_page, viewed, view_config, text, capsys
+):
+    from saccade.cli.main import main
+
+    given = ["--model", view_config.model, "--lens", view_config.lenses[0]]
+    assert main(["read", text, *given, "--all", "--unembedding", "--json"]) == 0
+    reading = json.loads(capsys.readouterr().out)
+    page = new_page(viewed.link(text=text))
+    wanted = {f"{head['layer']}.{head['head']}": head["says"] for head in reading["heads"]}
+    assert figures_on(page) == pytest.approx(wanted, abs=0.0051)
+
+
+@pytest.mark.parametrize("measure", sorted(HEADS))
+def test_the_map_has_the_figures_of_the_measure(new_page, viewed, text, measure):
+    page = new_page(viewed.link(text=text, measure=measure))
+    wanted = rows_of(viewed.print_route("measure", text=text, measure=measure))
+    assert figures_on(page) == pytest.approx(wanted, abs=0.011 if measure == "gain" else 0.0051)
+
+
+def test_the_effect_of_ablation_and_the_mass_on_words_can_be_chosen(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(text=text))
+    page.get_by_label("measure", exact=True).select_option("effect")
+    wait_until_settled(page)
+    wanted = rows_of(viewed.print_route("measure", text=text, measure="effect"))
+    assert figures_on(page) == pytest.approx(wanted, abs=0.0051)
+    page.get_by_label("measure", exact=True).select_option("mass")
+    page.get_by_label("words", exact=True).fill("Lily, Tim")
+    page.get_by_label("words", exact=True).press("Enter")
+    until(page, "() => location.hash.includes('words=Lily')")
+    wait_until_settled(page)
+    answer = viewed.print_route("measure", text=text, measure="mass", words="Lily, Tim")
+    assert figures_on(page) == pytest.approx(rows_of(answer), abs=0.00006)
+
+
+def test_another_token_can_be_read(new_page, viewed, text, wait_until_settled, until):
+    page = new_page(viewed.link(text=text))
+    page.locator("main .tokens button").nth(3).click()
+    until(page, "() => location.hash.includes('at=3')")
+    wait_until_settled(page)
+    reading = viewed.print_route("reading", text=text, position=3)
+    assert texts(page, "main .text-and-next .words .token") == [
+        dotted(word["text"]) for word in reading["prediction"][:6]
+    ]
+
+
+def test_a_click_on_a_head_opens_its_card(new_page, viewed, text, wait_until_settled):
+    page = new_page(viewed.link(text=text))
+    page.locator("main [data-head='3.5']").first.click()
+    page.wait_for_selector("main .lens")
+    wait_until_settled(page)
+    card = viewed.print_route("head", text=text, layer=3, head=5)
+    assert page.locator("h1").inner_text() == "Layer 3, head 5"
+    for lens in card["lenses"]:
+        column = f"main .lens[data-lens='{lens['name']}']"
+        for kind, name in (("adds", "adds"), ("drops", "suppresses")):
+            shown = texts(page, f"{column} .words.{kind} .token")
+            assert shown == [dotted(word["text"]) for word in lens[name]]
+        assert ("weak" in page.locator(column).get_attribute("class")) == lens["is_weak"]
+    weights = [float(each) for each in re.findall(r", ([\d.]+)%", _arcs(page))]
+    assert weights == pytest.approx([100 * each for each in card["attention"]], abs=0.051)
+    roles = viewed.print_route("roles")["heads"]
+    own = next(each for each in roles if (each["layer"], each["head"]) == (3, 5))
+    page.wait_for_selector("[data-role=induction]")
+    assert f"{own['induction']:.2f}" in page.locator("[data-role=induction]").inner_text()
+
+
+def _arcs(page) -> str:
+    labels = "nodes => nodes.map(node => node.getAttribute('aria-label')).join('; ')"
+    return page.eval_on_selector_all("main .arcs [role=button]", labels)
+
+
+def test_the_whole_matrix_of_a_head_can_be_walked(new_page, viewed, text, until):
+    page = new_page(viewed.link(screen="head", text=text, head="3.5"))
+    found = viewed.print_route("attention", text=text, layer=3, head=5)
+    matrix = page.locator("main .matrix .grid")
+    matrix.focus()
+    page.keyboard.press("ArrowUp")
+    row = len(found["tokens"]) - 2
+    said = f"reads {dotted(found['tokens'][0])}: {found['weights'][row][0]:.3f}"
+    until(page, "said => spoken.textContent.includes(said)", said)
+
+
+def test_positions_show_each_layers_word_and_follow_a_pinned_one(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(screen="positions", text=text))
+    found = viewed.print_route("positions", text=text)
+    page.locator("main .grid").focus()
+    for key in ("Home", "ArrowUp"):
+        page.keyboard.press(key)
+    row = len(found["tokens"]) - 2
+    word = found["words"][str(found["ids"][0][row][0])]
+    until(page, "said => spoken.textContent.includes(said)", dotted(word))
+    page.get_by_label("word to pin", exact=True).fill(" the")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main .ranks table")
+    wait_until_settled(page)
+    at = len(found["tokens"]) - 1
+    ranks = viewed.print_route("ranks", text=text, words=[" the"], first=at, count=1)
+    shown = texts(page, "main .ranks tbody .number")[0]
+    assert shown.replace(",", "") == str(ranks["words"][0]["final"]["ranks"][0] + 1)
+
+
+def test_one_head_can_be_followed_through_the_layers(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(screen="positions", text=text))
+    page.get_by_label("reads", exact=True).select_option("2")
+    until(page, "() => location.hash.includes('head=2')")
+    wait_until_settled(page)
+    found = viewed.print_route("positions", text=text, head=2)
+    page.locator("main .grid").focus()
+    page.keyboard.press("Home")
+    word = found["words"][str(found["ids"][0][-1][0])]
+    until(page, "said => spoken.textContent.includes(said)", dotted(word))
+
+
+def test_compare_marks_what_differs_and_ranks_the_heads(new_page, viewed, text, other):
+    page = new_page(viewed.link(screen="compare", text=text, other=other))
+    found = viewed.print_route("compare", text=text, other=other)
+    assert page.locator("main .differs").count() >= 2
+    order = sorted(found["heads"], key=lambda head: -abs(head["difference"]))[:12]
+    rows = page.eval_on_selector_all(
+        "main tr[data-head]", "rows => rows.map(row => row.dataset.head)"
+    )
+    assert rows == [f"{head['layer']}.{head['head']}" for head in order]
+    assert f"{100 * found['left']['probability']:.1f}%" in page.inner_text("main .two >> nth=1")
+
+
+def test_act_shows_before_after_and_what_the_lens_foresaw(
+    new_page, viewed, text, wait_until_settled, until
+):
+    changes = [{"kind": "ablate", "layer": 4, "head": 1, "by": "zero"}]
+    page = new_page(viewed.link(screen="act", text=text, changes=json.dumps(changes)))
+    found = viewed.print_route("act", text=text, changes=changes)
+    lists = page.locator("main .predicted")
+    for number, name in enumerate(("before", "after")):
+        shown = lists.nth(number).locator(".token").all_text_contents()
+        assert shown == [dotted(word["text"]) for word in found[name]]
+    page.get_by_text("The same as a table").click()
+    assert texts(page, "main .more tbody th") == [dotted(w["text"]) for w in found["moved"]]
+    page.get_by_label("what change 1 does", exact=True).select_option("scale")
+    until(page, "() => decodeURIComponent(location.hash).includes('\"scale\"')")
+    wait_until_settled(page)
+    changed = [{"kind": "scale", "layer": 4, "head": 1, "factor": 2}]
+    found = viewed.print_route("act", text=text, changes=changed)
+    shown = lists.nth(1).locator(".token").all_text_contents()
+    assert shown == [dotted(word["text"]) for word in found["after"]]
+
+
+def test_an_edit_can_be_kept_undone_and_downloaded(new_page, viewed, text, wait_until_settled):
+    changes = [
+        {"kind": "inject", "layer": 2, "head": None, "memory": "dog", "strength": 3}
+        | {"form": "unembedding"}
+    ]
+    page = new_page(viewed.link(screen="act", text=text, changes=json.dumps(changes)))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the edit").click()
+    assert download.value.path().read_bytes()[:2] == b"PK"
+    page.get_by_role("button", name="Keep on every screen").click()
+    page.wait_for_selector("main .kept:not([hidden])")
+    wait_until_settled(page)
+    edited = viewed.print_route("reading", text=text, changes=changes)
+    shown = "main .text-and-next .words .token"
+    assert texts(page, shown) == [dotted(word["text"]) for word in edited["prediction"][:6]]
+    page.get_by_role("button", name="Undo").click()
+    wait_until_settled(page)
+    plain = viewed.print_route("reading", text=text)
+    assert texts(page, shown) == [dotted(word["text"]) for word in plain["prediction"][:6]]
+
+
+def test_lenses_are_compared_and_mapped(new_page, viewed):
+    page = new_page(viewed.link(screen="lenses"))
+    found = viewed.print_route("lenses")
+    assert texts(page, "main table tbody th") == [lens["name"] for lens in found]
+    explained = found[0]["measures"][0]
+    assert explained["measure"] == "explained"
+    assert f"{100 * explained['mean']:.0f}%" in page.inner_text("main tr[data-lens] >> nth=0")
+    assert page.locator("main figure .heat-map").count() == len(found)
+    assert str(found[0]["corpus"]) in page.inner_text("main")
+
+
+def test_a_run_shows_its_result_beside_the_published_number(new_page, viewed, wait_until_settled):
+    page = new_page(viewed.link(screen="traces"))
+    page.locator("[data-run='adding-gru']").click()
+    page.wait_for_selector("main .run-about .panel")
+    wait_until_settled(page)
+    run = viewed.print_route("runs/adding-gru")
+    assert f"{run['value']:g}" in page.inner_text("main .facts")
+    assert page.locator("main .chart svg").count() == 2
+    assert run["command"] in page.inner_text("main .about")
+
+
+def test_a_saved_trace_is_drawn_with_its_heads(new_page, viewed):
+    page = new_page(viewed.link(screen="traces", trace="heads"))
+    found = viewed.print_route("traces/heads")
+    assert texts(page, "main .sides button") == found["steps"]
+    assert texts(page, "main .thumbnails button") == ["mean of all", *found["views"]]
+    page.locator("main .thumbnails button").nth(2).click()
+    page.locator("main .sides button").nth(1).click()
+    most = max(found["weights"][1][1])
+    assert f"{100 * most:.0f}%" in page.inner_text("main .sides .note")
+    assert "view=2" in page.url
+    assert "step=1" in page.url

@@ -1,0 +1,284 @@
+"""The answers of the server, judged by what the command line and Python say of the same prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+TEXT = "Once upon a time, there was a little girl named"
+OTHER = "Once upon a time, there was a little dog named"
+
+
+def test_the_reading_is_what_the_command_prints(ask, config, opened, lens_folders, capsys):
+    from saccade.cli.main import main
+
+    for folder in lens_folders:
+        found = ask("reading", {"text": TEXT, "lens": folder.name})
+        told = ["read", TEXT, "--model", config.model, "--lens", str(folder)]
+        assert main([*told, "--all", "--unembedding", "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert found.pop("lens") == folder.name
+        assert _close(found, printed)
+
+
+def test_view_prints_what_the_server_answers(ask, config, lens_folders, capsys):
+    from saccade.cli.main import main
+
+    question = {"text": TEXT, "layer": 3, "head": 2}
+    told = ["view", "--model", config.model, "--lens", str(lens_folders[0])]
+    told += ["--lens", str(lens_folders[1]), "--print", "head", "--ask", json.dumps(question)]
+    assert main(told) == 0
+    assert _close(json.loads(capsys.readouterr().out), ask("head", question))
+
+
+def test_a_head_card_has_the_words_of_the_reading_under_every_lens(ask):
+    readings = {
+        name: ask("reading", {"text": TEXT, "lens": name}) for name in ("closed", "polished")
+    }
+    card = ask("head", {"text": TEXT, "layer": 2, "head": 1})
+    assert [each["name"] for each in card["lenses"]] == ["unembedding", "closed", "polished"]
+    for each in card["lenses"][1:]:
+        (head,) = [h for h in readings[each["name"]]["heads"] if (h["layer"], h["head"]) == (2, 1)]
+        for name in ("says", "predicts", "adds", "suppresses", "quality"):
+            assert _close(each[name], head[name]), name
+        assert _close(card["lenses"][0]["adds"], head["unembedded"])
+        assert _close(card["contributes"], head["contributes"])
+    assert sum(card["attention"]) == pytest.approx(1.0, abs=1e-4)
+    best = max(range(len(card["attention"])), key=card["attention"].__getitem__)
+    assert best == head["attends"][0]["position"]
+
+
+def test_attention_rows_are_triangular_and_sum_to_one(ask):
+    found = ask("attention", {"text": TEXT, "layer": 1, "head": 0})
+    card = ask("head", {"text": TEXT, "layer": 1, "head": 0})
+    assert [len(row) for row in found["weights"]] == list(range(1, len(found["tokens"]) + 1))
+    assert all(sum(row) == pytest.approx(1.0, abs=1e-2) for row in found["weights"])
+    assert found["weights"][-1] == pytest.approx(card["attention"], abs=1e-4)
+
+
+def test_a_long_text_gives_the_same_attention_as_a_short_one(stories, monkeypatch):
+    from saccade.lenses import text_run
+
+    kept = text_run.TextRun(stories, TEXT)
+    monkeypatch.setattr(text_run, "WEIGHTS_BYTES", 0)
+    long = text_run.TextRun(stories, TEXT)
+    assert not long.captured.attention
+    for layer in (0, 3):
+        torch.testing.assert_close(long.attention_of(layer), kept.attention_of(layer))
+    for layer, row in long.attention_at(4).items():
+        torch.testing.assert_close(row, kept.attention_at(4)[layer])
+
+
+def test_predictions_are_those_of_the_hugging_face_model(ask, stories):
+    found = ask("predictions", {"text": TEXT, "top": 3})
+    ids = stories.encode(TEXT)
+    with torch.no_grad():
+        chances = stories.hf(input_ids=ids).logits[0].softmax(-1)
+    for at, each in enumerate(found["positions"]):
+        best = chances[at].topk(3)
+        assert [word["id"] for word in each["top"]] == best.indices.tolist()
+        assert [word["value"] for word in each["top"]] == pytest.approx(
+            best.values.tolist(), rel=1e-3
+        )
+        entropy = -(chances[at] * chances[at].log()).sum()
+        assert each["entropy"] == pytest.approx(float(entropy), rel=1e-3)
+        if at:
+            surprise = -chances[at - 1, ids[0, at]].log()
+            assert each["surprise"] == pytest.approx(float(surprise), rel=1e-3, abs=1e-5)
+    assert found["positions"][0]["surprise"] is None
+
+
+def test_contributions_and_effects_are_those_of_heads_rank(ask, config, capsys):
+    from saccade.cli.main import main
+
+    told = ["heads", "rank", TEXT, "--for", "Lily", "--against", "Tom", "--ablate", "zero"]
+    assert main([*told, "--model", config.model, "--json"]) == 0
+    ranking = json.loads(capsys.readouterr().out)
+    for measure, figure in (("contributes", "direct"), ("effect", "effect")):
+        question = {"text": TEXT, "measure": measure, "word": "Lily", "against": "Tom"}
+        found = ask("measure", question)
+        assert found["word"]["text"] == ranking["word"]
+        flat = [value for row in found["rows"] for value in row["values"]]
+        expected = [head[figure] for head in ranking["heads"]]
+        assert flat == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+def test_the_effect_at_an_earlier_position_is_that_of_the_shorter_prompt(ask, stories):
+    short = "Once upon a time, there was a little girl"
+    at = stories.encode(short).shape[1] - 1
+    early = ask("measure", {"text": TEXT, "measure": "effect", "position": at, "word": "named"})
+    alone = ask("measure", {"text": short, "measure": "effect", "word": "named"})
+    assert _close(early["rows"], alone["rows"], tolerance=1e-3)
+
+
+def test_mass_is_what_the_lens_gives_to_the_words(ask, opened):
+    from saccade.lenses.text_run import TextRun
+
+    found = ask("measure", {"text": TEXT, "measure": "mass", "words": "a,the", "lens": "closed"})
+    lenses, run = opened.lenses["closed"], TextRun(opened.model, TEXT)
+    ids = [int(opened.model.encode(f"x {word}")[0, -1]) for word in ("a", "the")]
+    for row in found["rows"]:
+        z = run.captured.z[row["layer"]][:, -1]
+        chances = lenses.by_layer[row["layer"]](z)[0].softmax(-1)[:, ids].sum(-1)
+        always = float(lenses.constant.softmax(-1)[ids].sum())
+        assert row["values"] == pytest.approx((chances - always).tolist(), abs=1e-4)
+
+
+def test_measures_of_lenses_and_of_attention_are_those_of_the_reading(ask):
+    reading = ask("reading", {"text": TEXT})
+    says = ask("measure", {"text": TEXT, "measure": "says"})
+    gain = ask("measure", {"text": TEXT, "measure": "gain"})
+    entropy = ask("measure", {"text": TEXT, "measure": "entropy"})
+    for head in reading["heads"]:
+        layer, number = head["layer"], head["head"]
+        assert says["rows"][layer]["values"][number] == pytest.approx(head["says"], rel=1e-4)
+        quality = head["quality"]
+        share = quality["gain"] / (quality["gain"] + quality["kl"])
+        assert gain["rows"][layer]["values"][number] == pytest.approx(share, rel=1e-4)
+    card = ask("head", {"text": TEXT, "layer": 0, "head": 3})
+    assert entropy["rows"][0]["values"][3] == pytest.approx(card["entropy"], rel=1e-4)
+
+
+def test_the_grid_ends_in_what_the_model_predicts(ask):
+    grid = ask("positions", {"text": TEXT, "first": 2, "count": 5, "top": 3})
+    said = ask("predictions", {"text": TEXT, "top": 3})
+    assert grid["site"] == "residual" and grid["first"] == 2
+    for at in range(5):
+        ids = [word["id"] for word in said["positions"][2 + at]["top"]]
+        # After the last layer the logit lens is the model.
+        assert grid["final"]["ids"][at] == ids == grid["ids"][-1][at]
+        assert [grid["words"][str(id_)] for id_ in ids] == [
+            word["text"] for word in said["positions"][2 + at]["top"]
+        ]
+
+
+def test_the_grid_of_a_head_has_the_words_of_its_readings(ask):
+    grid = ask("positions", {"text": TEXT, "head": 1, "first": 4, "count": 1, "lens": "polished"})
+    reading = ask("reading", {"text": TEXT, "position": 4, "lens": "polished"})
+    for place, layer in enumerate(grid["layers"]):
+        (head,) = [h for h in reading["heads"] if (h["layer"], h["head"]) == (layer, 1)]
+        assert grid["ids"][place][0] == [word["id"] for word in head["predicts"]]
+
+
+def test_a_pinned_word_stands_where_it_does_in_the_grid(ask):
+    grid = ask("positions", {"text": TEXT, "top": 10})
+    pinned = f"#{grid['ids'][2][5][3]}"
+    ranks = ask("ranks", {"text": TEXT, "words": [pinned, "Lily"]})
+    assert ranks["words"][0]["id"] == int(pinned[1:])
+    assert ranks["words"][0]["ranks"][2][5] == 3
+    assert ranks["words"][0]["values"][2][5] == pytest.approx(grid["values"][2][5][3], rel=1e-3)
+
+
+def test_compared_prompts_have_the_scores_of_heads_rank(ask, config, capsys):
+    from saccade.cli.main import main
+
+    found = ask("compare", {"text": TEXT, "other": OTHER, "word": "Lily", "against": "Spot"})
+    for side, text in (("left", TEXT), ("right", OTHER)):
+        told = ["heads", "rank", text, "--for", "Lily", "--against", "Spot", "--ablate", "zero"]
+        assert main([*told, "--model", config.model, "--json"]) == 0
+        ranking = json.loads(capsys.readouterr().out)
+        assert found[side]["score"] == pytest.approx(ranking["score"], rel=1e-3)
+        assert found[side]["probability"] == pytest.approx(ranking["probability"], rel=1e-3)
+        place = ("left", "right").index(side)
+        direct = [head["direct"][place] for head in found["heads"]]
+        assert direct == pytest.approx([h["direct"] for h in ranking["heads"]], abs=1e-3)
+    for head in found["heads"]:
+        assert head["difference"] == pytest.approx(head["direct"][1] - head["direct"][0], abs=1e-4)
+
+
+def test_a_prompt_compared_with_itself_differs_in_nothing(ask):
+    found = ask("compare", {"text": TEXT, "other": TEXT})
+    assert found["against"] is None
+    assert all(head["difference"] == 0 for head in found["heads"])
+
+
+def test_lenses_are_shown_with_what_they_were_made_from(ask, opened):
+    for each in ask("lenses"):
+        lenses = opened.lenses[each["name"]]
+        assert each["n_tokens"] == lenses.made.n_tokens and "/" not in each["corpus"]
+        gain = next(m for m in each["measures"] if m["measure"] == "gain")
+        assert [row["values"] for row in gain["rows"]] == [
+            pytest.approx(row, rel=1e-4) for row in lenses.quality["gain"].values()
+        ]
+        assert each["measures"][0]["measure"] == "explained"
+
+
+def test_roles_are_what_the_command_prints(ask, config, capsys):
+    from saccade.cli.main import main
+
+    # The little model splits names into pieces, so the two roles that need them are left out.
+    asked = [part for role in ("induction", "previous", "duplicate") for part in ("--role", role)]
+    assert main(["heads", "roles", "--model", config.model, "--json", *asked]) == 0
+    assert _close(ask("roles"), json.loads(capsys.readouterr().out))
+
+
+def test_the_gallery_lists_runs_beside_the_published_number(ask, gallery_folder):
+    from saccade.recipes.finding import find_recipe
+
+    runs = {run["name"]: run for run in ask("runs")}
+    assert set(runs) == {"adding-gru", "damaged"}
+    done, recipe = runs["adding-gru"], find_recipe("adding-gru")
+    assert done["state"] == "done" and done["value"] == 0.0013
+    assert done["published"] == recipe.published and done["is_better"] == recipe.is_better
+    assert runs["damaged"]["state"] == "damaged" and "cannot be read" in runs["damaged"]["note"]
+    whole = ask("runs/adding-gru")
+    assert len(whole["curve"]["loss"]) <= 400 and whole["curve"]["loss"][0] == 1.0
+    assert list(whole["curve"]["validation"]) == ["step", "mse", "other"]
+    assert ask("runs/damaged")["state"] == "damaged"
+
+
+def test_a_saved_trace_is_given_as_it_was_saved(ask, gallery_folder):
+    from saccade.trace import load_trace
+
+    (listed,) = ask("traces")
+    assert listed == {"name": "dog", "kind": "attention", "title": "ein Hund .", "n_steps": 2}
+    assert ask("traces/dog") == load_trace(gallery_folder / "dog").to_dict()
+
+
+def test_status_names_the_model_and_what_can_be_asked(ask, stories):
+    status = ask("status")
+    assert status["state"] == "ready" and status["lenses"] == ["closed", "polished"]
+    assert sum(layer["n_heads"] for layer in status["model"]["layers"]) == stories.n_heads
+    assert status["job"] is None and status["waiting"] == 0 and "she" in status["word_lists"]
+
+
+def test_nothing_is_computed_twice(ask, desk, monkeypatch):
+    from saccade.lenses import text_run
+
+    runs = []
+    before = text_run.capture
+    monkeypatch.setattr(
+        text_run, "capture", lambda *args, **named: runs.append(1) or before(*args, **named)
+    )
+    for lens in ("closed", "polished", "closed"):
+        ask("reading", {"text": TEXT, "lens": lens})
+    ask("head", {"text": TEXT, "layer": 1, "head": 1})
+    ask("head", {"text": TEXT, "layer": 4, "head": 7, "position": 3})
+    ask("attention", {"text": TEXT, "layer": 2, "head": 2})
+    ask("positions", {"text": TEXT})
+    ask("measure", {"text": TEXT, "measure": "contributes"})
+    assert len(runs) == 1
+
+
+def _close(found: object, expected: object, *, tolerance: float = 1e-4) -> bool:
+    """The same but for the last digits, which another batch or run rounds in another way."""
+    if isinstance(expected, float) and isinstance(found, int | float):
+        return abs(found - expected) <= tolerance * max(1.0, abs(expected))
+    if isinstance(expected, dict) and isinstance(found, dict):
+        same = found.keys() == expected.keys()
+        return same and all(_close(found[k], expected[k], tolerance=tolerance) for k in found)
+    if isinstance(expected, list) and isinstance(found, list):
+        pairs = zip(found, expected, strict=False)
+        same = len(found) == len(expected)
+        return same and all(_close(a, b, tolerance=tolerance) for a, b in pairs)
+    return found == expected
+
+
+def test_the_page_folder_is_part_of_the_package():
+    import saccade
+
+    page = Path(saccade.__file__).parent / "viewer" / "page"
+    assert (page / "index.html").is_file() and (page / "main.js").is_file()
