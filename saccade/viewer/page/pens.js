@@ -8,8 +8,8 @@ const SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
 export function canvasPen(context) {
   return {
-    rect(x, y, width, height, fill, { radius = 0, stroke = null, line = 1 } = {}) {
-      if (!radius && !stroke) {
+    rect(x, y, width, height, fill, { radius = 0, stroke = null, line = 1, opacity = 1 } = {}) {
+      if (!radius && !stroke && opacity === 1) {
         context.fillStyle = fill; // by far the most common, and the quickest
         context.fillRect(x, y, width, height);
         return;
@@ -17,6 +17,7 @@ export function canvasPen(context) {
       context.beginPath();
       if (radius) context.roundRect(x, y, width, height, radius);
       else context.rect(x, y, width, height);
+      context.globalAlpha = opacity;
       if (fill) {
         context.fillStyle = fill;
         context.fill();
@@ -26,6 +27,7 @@ export function canvasPen(context) {
         context.lineWidth = line;
         context.stroke();
       }
+      context.globalAlpha = 1;
     },
     text(
       words,
@@ -68,7 +70,7 @@ export function svgPen(root) {
     return node;
   };
   return {
-    rect(x, y, width, height, fill, { radius = 0, stroke = null, line = 1 } = {}) {
+    rect(x, y, width, height, fill, { radius = 0, stroke = null, line = 1, opacity = 1 } = {}) {
       return add(
         makeSvg("rect", {
           x: round(x),
@@ -77,6 +79,7 @@ export function svgPen(root) {
           height: round(height),
           fill: fill ?? "none",
           rx: radius || null,
+          opacity: opacity === 1 ? null : round(opacity),
           stroke,
           "stroke-width": stroke ? line : null,
         }),

@@ -79,8 +79,9 @@ function stepButton(sign, title, onclick) {
 
 // The image, the windows of this step, and the way of the gaze so far.
 function drawing(trace, step) {
-  const rows = trace.image.length,
-    columns = trace.image[0].length,
+  const image = trace.kind === "canvas" ? trace.pictures.canvas[step] : trace.image;
+  const rows = image.length,
+    columns = image[0].length,
     scale = SIDE / Math.max(rows, columns);
   const width = columns * scale,
     height = rows * scale,
@@ -88,12 +89,13 @@ function drawing(trace, step) {
     pen = svgPen(svg);
   svg.append(
     makeSvg("image", {
-      href: pixels(trace.image).toDataURL(),
+      href: pixels(image).toDataURL(),
       width,
       height,
       style: { "image-rendering": "pixelated" },
     }),
   );
+  shade(pen, trace.heat?.[step], width, height);
   const at = ([x, y]) => [((x + 1) / 2) * width, ((y + 1) / 2) * height];
   const centres = (trace.outlines ?? [])
     .slice(0, step + 1)
@@ -120,6 +122,18 @@ function drawing(trace, step) {
     }),
   );
   return svg;
+}
+
+// Attention over a grid of cells: what is not read lies in the dark.
+function shade(pen, heat, width, height) {
+  if (!heat) return;
+  const most = Math.max(1e-9, ...heat.flat()),
+    [high, wide] = [height / heat.length, width / heat[0].length];
+  heat.forEach((row, y) =>
+    row.forEach((weight, x) =>
+      pen.rect(x * wide, y * high, wide, high, ink("shade"), { opacity: 0.72 * (1 - weight / most) }),
+    ),
+  );
 }
 
 function middle(corners) {

@@ -5,16 +5,20 @@ import { ink, scaleOf } from "./colours.js";
 import { fixed, percent } from "./figures.js";
 import { grid } from "./grid.js";
 
-// One line a fact, one column a hop: how much each hop read it.
+// One line a fact, one column a hop: how much each hop read it. Hops are the views of a trace, or,
+// of a trace without views, its steps.
 export function hopsTable(trace, step) {
   const scale = scaleOf([], { low: 0, high: 1, root: true });
+  const hasViews = Boolean(trace.views?.length),
+    hops = hasViews ? trace.views : trace.steps;
   const rows = trace.memory.map((fact, place) =>
     make(
       "tr",
       {},
       make("th", { scope: "row" }, printable(fact)),
-      trace.views.map((_, hop) => {
-        const weight = trace.weights[hop][step]?.[place] ?? 0;
+      hops.map((_, hop) => {
+        const row = hasViews ? trace.weights[hop][step] : trace.weights[hop],
+          weight = row?.[place] ?? 0;
         return make(
           "td",
           {
@@ -32,7 +36,7 @@ export function hopsTable(trace, step) {
     make(
       "table",
       { class: "figures hops" },
-      columnNames(["fact", ...trace.views.map((name) => `#${printable(name)}`)]),
+      columnNames(["fact", ...hops.map((name) => `#${printable(name)}`)]),
       make("tbody", {}, rows),
     ),
   );
@@ -40,12 +44,15 @@ export function hopsTable(trace, step) {
 
 // Frames from left to right, symbols from top to bottom; the likeliest of each frame is outlined.
 export function lattice(trace, weights) {
-  const best = weights.map((row) => row.indexOf(Math.max(...row)));
+  const best = trace.memory.map((_, frame) => {
+    const column = weights.map((row) => row[frame]);
+    return column.indexOf(Math.max(...column));
+  });
   const says = (row, column) =>
-    `frame ${column} ${trace.steps[column]}, ${trace.memory[row]}: ${fixed(weights[column][row], 3)}`;
+    `frame ${trace.memory[column]}, ${trace.steps[row]}: ${fixed(weights[row][column], 3)}`;
   const frame = grid({
-    rows: trace.memory.length,
-    columns: trace.steps.length,
+    rows: trace.steps.length,
+    columns: trace.memory.length,
     least: 14,
     most: 30,
     cellHeight: 22,
@@ -53,13 +60,13 @@ export function lattice(trace, weights) {
     top: 30,
     title: "Lattice of frames and symbols",
     cell: (row, column) => ({
-      value: weights[column][row],
+      value: weights[row][column],
       text: "",
       mark: best[column] === row ? ink("accent") : null,
     }),
     scale: scaleOf([], { low: 0, high: 1, root: true }),
-    rowLabel: (row) => printable(trace.memory[row]),
-    columnLabel: (column) => printable(trace.steps[column]),
+    rowLabel: (row) => printable(trace.steps[row]),
+    columnLabel: (column) => printable(trace.memory[column]),
     label: says,
     tip: (row, column) => [make("p", {}, says(row, column))],
   });

@@ -8,6 +8,8 @@ import { hopsTable, lattice } from "./trace_kinds.js";
 import { imageTrace } from "./trace_image.js";
 import { getState, setState } from "./state.js";
 
+const LATTICES = ["lattice", "outputs"];
+
 // at: which of several traces of one system this is; the link holds a view and a step for each.
 export function traceView(state, trace, at = 0) {
   const title = trace.title ? `${capital(trace.kind)}: ${trace.title}` : capital(trace.kind);
@@ -35,13 +37,16 @@ export function traceView(state, trace, at = 0) {
   };
   const draw = () => {
     const { weights } = views[chosen.view],
-      isLattice = ["lattice", "ctc"].includes(trace.kind);
+      isLattice = LATTICES.includes(trace.kind),
+      isText = trace.kind === "document";
     const sides = twoSides(trace, weights, chosen, (step) => choose("step", step));
     const small =
       views.length > 1 ? thumbnails(views, chosen.view, (view) => choose("view", view)) : null;
     const picture = isLattice
       ? lattice(trace, weights)
-      : mainPicture(trace, weights, chosen, sides.point);
+      : isText
+        ? null // a matrix as wide as a document shows nothing that its words do not
+        : mainPicture(trace, weights, chosen, sides.point);
     body.replaceChildren(
       ...(isLattice ? [] : [sides]),
       make("div", { class: "trace-parts" }, picture, small),
@@ -84,7 +89,7 @@ function viewsOf(trace) {
 }
 
 function mainPicture(trace, weights, chosen, point) {
-  if (trace.kind === "hops" && trace.views?.length) return hopsTable(trace, chosen.step);
+  if (trace.kind === "hops") return hopsTable(trace, chosen.step);
   return matrix({
     weights,
     rows: trace.steps.map(printable),
@@ -114,9 +119,11 @@ function twoSides(trace, weights, chosen, onchoose) {
   );
   const memory = trace.memory.map((text) => make("span", { class: "token" }, printable(text)));
   const said = make("p", { class: "note", role: "status" });
-  const scale = scaleOf([], { low: 0, high: 1, root: true });
+  const isText = trace.kind === "document";
   function point(step) {
     const row = weights[step] ?? [],
+      // Of hundreds of words none has much: there the darkest is the one that was read most.
+      scale = scaleOf([], { low: 0, high: isText ? Math.max(1e-9, ...row) : 1, root: true }),
       most = [...row.keys()]
         .sort((a, b) => row[b] - row[a])
         .slice(0, 3)
@@ -140,7 +147,7 @@ function twoSides(trace, weights, chosen, onchoose) {
   point(chosen.step);
   const node = make(
     "div",
-    { class: "sides" },
+    { class: `sides${isText ? " document" : ""}` },
     make("div", {}, make("h3", {}, "Produced"), make("p", { class: "running" }, steps)),
     make(
       "div",

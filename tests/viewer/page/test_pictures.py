@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -47,14 +48,45 @@ HOPS = {
     "weights": [[[0.9, 0.1]], [[0.25, 0.75]]],
     "meta": {},
 }
+# As memory networks leave it: the steps are the hops.
+PLAIN_HOPS = {
+    **HOPS,
+    "steps": ["hop 1", "hop 2"],
+    "views": [],
+    "weights": [[0.9, 0.1], [0.25, 0.75]],
+}
 LATTICE = {
     "kind": "lattice",
     "title": "",
-    "steps": ["0", "1", "2"],
-    "memory": ["-", "a"],
+    "steps": ["-", "a"],
+    "memory": ["0", "1", "2"],
     "views": [],
-    "weights": [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]],
+    "weights": [[0.9, 0.2, 0.7], [0.1, 0.8, 0.3]],
     "meta": {},
+}
+DOCUMENT = {
+    "kind": "document",
+    "title": "____ ran away",
+    "steps": ["Tom 90%"],
+    "memory": ["Tom", *["saw"] * 300, "Lily"],
+    "views": [],
+    "weights": [[0.04, *[0.003] * 300, 0.02]],
+    "meta": {},
+}
+CANVAS = {
+    **GAZE,
+    "kind": "canvas",
+    "steps": ["", ""],
+    "outlines": [[], []],
+    "pictures": {"canvas": [[[0.0, 0.0]], [[1.0, 1.0]]]},
+}
+OVERLAY = {
+    **GAZE,
+    "kind": "overlay",
+    "steps": ["a", "seven"],
+    "outlines": [[], []],
+    "pictures": {},
+    "heat": [[[0.5, 0.5]], [[0.0, 1.0]]],
 }
 
 
@@ -74,9 +106,10 @@ def test_a_gaze_can_be_played_paused_and_stepped(new_page, viewed, until):
     assert page.locator("main .film-row").count() == 2
 
 
-def test_hops_show_how_much_each_fact_was_read(new_page, viewed):
+@pytest.mark.parametrize("trace", [HOPS, PLAIN_HOPS], ids=["views", "steps"])
+def test_hops_show_how_much_each_fact_was_read(new_page, viewed, trace):
     page = new_page()
-    told(page, {"traces/hops": HOPS})
+    told(page, {"traces/hops": trace})
     page.goto(viewed.link(screen="traces", trace="hops"))
     page.wait_for_selector("main .hops")
     assert page.locator("main .hops td").all_text_contents() == ["90%", "25%", "10%", "75%"]
@@ -90,6 +123,39 @@ def test_a_lattice_is_walked_by_keyboard(new_page, viewed, until):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     until(page, "() => spoken.textContent.includes('a: 0.800')")
+
+
+def test_a_document_is_darkest_where_it_was_read_most(new_page, viewed):
+    page = new_page()
+    told(page, {"traces/cloze": DOCUMENT})
+    page.goto(viewed.link(screen="traces", trace="cloze"))
+    words = page.locator("main .sides.document .running > span.token")
+    assert words.count() == 302
+    style = "each => each.map(one => getComputedStyle(one).backgroundColor)"
+    tom, saw, *_, lily = words.evaluate_all(style)
+    darkness = [sum(map(int, re.findall(r"\d+", shade)[:3])) for shade in (tom, lily, saw)]
+    assert darkness == sorted(darkness) and len(set(darkness)) == 3
+    assert page.locator("main .picture").count() == 0
+
+
+def test_a_canvas_is_shown_as_it_was_at_each_step(new_page, viewed):
+    page = new_page()
+    told(page, {"traces/canvas": CANVAS})
+    page.goto(viewed.link(screen="traces", trace="canvas"))
+    first = page.locator("main .gaze image").get_attribute("href")
+    page.get_by_role("button", name="next step").click()
+    assert page.locator("main .gaze image").get_attribute("href") != first
+
+
+def test_what_a_word_does_not_read_lies_in_the_dark(new_page, viewed):
+    page = new_page()
+    told(page, {"traces/overlay": OVERLAY})
+    page.goto(viewed.link(screen="traces", trace="overlay"))
+    shades = "each => each.map(one => Number(one.getAttribute('opacity') ?? 1))"
+    cells = page.locator("main .gaze rect")
+    assert cells.evaluate_all(shades) == [0.0, 0.0]
+    page.get_by_role("button", name="next step").click()
+    assert cells.evaluate_all(shades) == pytest.approx([0.72, 0.0], abs=0.01)
 
 
 def word(number: int, value: float) -> dict[str, object]:
