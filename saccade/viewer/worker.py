@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from saccade.errors import SaccadeError
 
 MOST_WAITING = 16  # jobs; more would be old news by the time they are done
+PATIENCE = 5.0  # seconds that a job gets to end in when all is over
 LOOK_EVERY = 0.25  # seconds between looks whether the asker is still there
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -53,7 +54,8 @@ class Worker:
     def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: Ctrl-C does not wait for a model that is still being read from disk.
-        threading.Thread(target=self._work, name="model", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread.start()
         self._tickets: dict[str, _Ticket] = {}
         self._most_waiting = most_waiting
         self.step: Step | None = None
@@ -101,6 +103,8 @@ class Worker:
         for ticket in self._tickets.values():
             ticket.is_unwanted.set()
         self._jobs.put(None)
+        # A thread that torch has worked in aborts the process if it is cut off at its end.
+        self._thread.join(PATIENCE)
 
     def _begin(self, key: str, job: Callable[[Progress], Any]) -> _Ticket:
         if len(self._tickets) > self._most_waiting:

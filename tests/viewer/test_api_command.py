@@ -133,3 +133,12 @@ def test_answers_come_inside_a_running_loop_too(config):
         return ask_once(replace(config, has_model=False), [("runs", {})])[0]
 
     assert {run["name"] for run in json.loads(asyncio.run(in_a_notebook()))} > {"adding-gru"}
+
+
+def test_a_process_that_has_answered_ends_in_peace(config):
+    question = json.dumps({"text": "Once upon a time"})
+    command = [sys.executable, "-m", "saccade", "view", "--model", str(config.model)]
+    command += ["--lens", config.lenses[0], "--print", "predictions", "--ask", question]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tokens"] and "terminate" not in done.stderr
