@@ -146,7 +146,7 @@ class Gallery:
             return {"name": name, "state": "damaged", "note": f"cannot be read: {error}"}
         task, own = ("", ()) if recipe is None else (recipe.task, recipe.gallery)
         shown = [*own, *(text for key, text in EXAMPLES.items() if key in task)]
-        known = {"value", "published", "source", "minutes", "note", "metric"}
+        known = {"value", "published", "source", "minutes", "metric"}
         return {
             "name": name,
             "recipe": manifest.get("recipe", ""),
@@ -160,12 +160,12 @@ class Gallery:
             "source": "" if recipe is None else recipe.source,
             "minutes": None,
             "command": manifest.get("command", ""),
-            "note": "",
             "can_trace": recipe is not None
             and recipe.trace is not None
             and (path / "best").is_dir(),
             "example": next(iter(shown), ""),
             **{key: value for key, value in row.items() if key in known},
+            "note": row.get("note", "").replace("**", ""),  # results.md has it in bold
         }
 
 
