@@ -17,7 +17,7 @@ def faults_of_a_piece():
     before = faults()
     torch.ones(20_000_000).sum()
     return faults() - before
-# The heap may grow a few times more before each piece lies where the last one was: the least counts.
+# The heap may grow a few times more before a piece lies where the last one was: the least counts.
 print(min(faults_of_a_piece() for _ in range(16)), bool(torch.tensor(1e-39) * 1 > 0))
 """
 
