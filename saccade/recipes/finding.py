@@ -19,6 +19,7 @@ FRAME = frozenset(
         "drawling",
         "executing",
         "finding",
+        "fixating",
         "gallery",
         "glimpsing",
         "language_model",
