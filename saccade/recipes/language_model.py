@@ -34,6 +34,10 @@ class LanguageModelSettings:
     """Symbols of a stream that are read at once; gradients go no further back."""
     test_streams: int = 4
     """The same for the test text: few, because each begins without a past."""
+    ngram_share: float = 0.0
+    """How much n-grams of the training text have to say in the figures, beside the network."""
+    ngram_order: int = 5
+    """The longest of these n-grams."""
     training: TrainConfig = field(default_factory=TrainConfig)
     """How it is trained."""
 

@@ -15,6 +15,8 @@ from saccade.errors import UsageError
 from saccade.metrics.perplexity import Perplexity, perplexity
 from saccade.models.language_model import LanguageModel
 from saccade.models.memoryless_language_model import MemorylessLanguageModel
+from saccade.models.mixed_language_model import MixedLanguageModel
+from saccade.models.ngram import NgramLanguageModel
 from saccade.models.rnn_language_model import RnnLanguageModel
 from saccade.objectives import token_loss
 from saccade.recipes.language_model import LanguageModelSettings, MakeModel
@@ -112,11 +114,29 @@ def text_perplexity(
 
 
 def evaluate_language_model(run: OpenRun, corpus: TextCorpus) -> dict[str, float]:
-    """Nats, bits and perplexity of a symbol of the test text."""
+    """Nats, bits and perplexity of a symbol of the test text.
+
+    With n-grams beside the network (``ngram_share``), what it reaches alone is told, too.
+    """
     settings = run.settings
     ids = as_trained(run.kept, corpus)
-    found = text_perplexity(run.model, ids, streams=settings.test_streams, window=settings.window)
-    return {"nats": found.nats, "bits": found.bits, "perplexity": found.perplexity}
+    sizes = {"streams": settings.test_streams, "window": settings.window}
+    alone = text_perplexity(run.model, ids, **sizes)
+    if not settings.ngram_share:
+        return {"nats": alone.nats, "bits": alone.bits, "perplexity": alone.perplexity}
+    assert isinstance(run.model, LanguageModel), type(run.model).__name__
+    counted = NgramLanguageModel.count(
+        corpus.train, order=settings.ngram_order, d_vocab=len(corpus.vocabulary)
+    )
+    both = MixedLanguageModel(run.model, counted, share=settings.ngram_share)
+    found = text_perplexity(both, ids, **sizes)
+    return {
+        "nats": found.nats,
+        "bits": found.bits,
+        "perplexity": found.perplexity,
+        "nats_alone": alone.nats,
+        "perplexity_alone": alone.perplexity,
+    }
 
 
 def kept_of(corpus: TextCorpus) -> dict[str, Any]:

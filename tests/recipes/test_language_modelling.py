@@ -9,9 +9,17 @@ import torch
 
 from saccade.cells.state import tensors_of
 from saccade.errors import TrainingError, UsageError
+from saccade.models.ngram import NgramLanguageModel
 from saccade.models.rnn_language_model import RnnLanguageModel
 from saccade.objectives import token_loss
-from saccade.recipes import SampleOptions, evaluate_run, find_recipe, open_run, train_recipe
+from saccade.recipes import (
+    SampleOptions,
+    charlm_shakespeare,
+    evaluate_run,
+    find_recipe,
+    open_run,
+    train_recipe,
+)
 from saccade.recipes import language_modelling as modelling
 from saccade.recipes.settings import with_settings
 from saccade.tasks import make_corpus, split_text, stream_batches
@@ -88,7 +96,29 @@ def test_a_model_learns_more_than_how_frequent_symbols_are(name, runs, data):
     counts = Counter(corpus.train.tolist())
     ids = corpus.test.tolist()[1:]
     alone = -sum(math.log((counts[each] + 1) / (len(corpus.train) + 30)) for each in ids) / len(ids)
-    assert runs(name)[1]["test"]["nats"] < 0.9 * alone
+    test = runs(name)[1]["test"]
+    assert test.get("nats_alone", test["nats"]) < 0.9 * alone  # without n-grams beside it
+
+
+def test_the_figure_with_n_grams_is_that_of_mixing_probabilities_by_hand(runs, data):
+    folder, figures = runs("charlm-shakespeare")
+    run, share = open_run(folder), find_recipe("charlm-shakespeare").settings.ngram_share
+    assert share > 0
+    corpus = charlm_shakespeare.read_corpus(run.settings, data)
+    counted = NgramLanguageModel.count(corpus.train, order=7, d_vocab=len(corpus.vocabulary))
+    nats, alone, states = [], [], None
+    for batch in stream_batches(corpus.test, batch=4, window=13):  # the streams of the evaluation
+        before = states or (None, None)
+        first, second = run.model(batch.inputs, before[0]), counted(batch.inputs, before[1])
+        states = first.state, second.state
+        network, grams = (each.logits.softmax(-1) for each in (first, second))
+        for row, at in batch.mask.nonzero().tolist():
+            right = int(batch.targets[row, at])
+            p, q = float(network[row, at, right]), float(grams[row, at, right])
+            nats.append(-math.log((1 - share) * p + share * q))
+            alone.append(-math.log(p))
+    assert figures["test"]["nats"] == pytest.approx(sum(nats) / len(nats), rel=1e-4)
+    assert figures["test"]["nats_alone"] == pytest.approx(sum(alone) / len(alone), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SMALL)
