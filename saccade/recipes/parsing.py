@@ -35,6 +35,7 @@ from saccade.tasks import (
     score_trees,
     word_class,
 )
+from saccade.tasks.linearised import WORD
 from saccade.tasks.step_seed import generator_of
 from saccade.tasks.words import JOINT, split_words
 from saccade.trace import Trace
@@ -252,15 +253,24 @@ def parse_texts(run: OpenRun, texts: Sequence[str], options: TranslateOptions) -
 
 
 def trace_tree(run: OpenRun, text: str) -> Trace:
-    """Where attention goes while a sentence's tree is written."""
+    """Where attention goes while a sentence's tree is written, beside the word that is in turn.
+
+    The parser is given the word in turn, so its attention need not follow: it may end up resting
+    on one place.
+    """
     symbols, words = Symbols.from_kept(run.kept), words_of(text)
     (found,) = search([run.model], [words], symbols, size=run.settings.beam)
     assert found.weights is not None, "a parser tells where it looks"
     pieces = symbols.pieces.decode(found.ids)
+    is_word = torch.tensor([piece == WORD for piece in pieces])
+    in_turn = functional.one_hot(
+        functional.pad(is_word.cumsum(0), (1, 0)), len(words) + 1
+    )  # [step, word]
     return Trace(
         kind="attention",
         steps=(*pieces, SYMBOLS[EOS]),
         memory=(*words, SYMBOLS[EOS]),
-        weights=found.weights,
+        weights=torch.stack([found.weights, in_turn.to(found.weights)]),
+        views=("attention", "the word in turn"),
         title=str(delinearise(pieces, words).tree),
     )

@@ -86,7 +86,10 @@ def test_a_trace_has_a_row_for_each_bracket_and_word(run):
     assert trace.memory == ("the", "cat", "slept", ".", "</s>")
     assert trace.steps[0] == "(S" and trace.steps[-2:] == (")S", "</s>")
     assert trace.steps.count("XX") == 4
-    torch.testing.assert_close(trace.weights.sum(-1), torch.ones(len(trace.steps)))
+    torch.testing.assert_close(trace.weights.sum(-1), torch.ones(2, len(trace.steps)))
+    in_turn = trace.weights[1].argmax(-1).tolist()
+    for step, at in enumerate(in_turn):
+        assert at == trace.steps[:step].count("XX")
 
 
 @pytest.fixture(scope="module")
