@@ -37,13 +37,13 @@ def run(
     ] = None,
     n: Annotated[
         int, typer.Option("--prompts", help="How many of the prompts that come with it.", min=20)
-    ] = 400,
+    ] = 800,
     false_alarms: Annotated[
         float, typer.Option(help="Share of ordinary prompts that may be reported.")
     ] = 0.05,
     window: Annotated[
         int, typer.Option(help="Tokens in a stretch; less than a sentence.", min=1)
-    ] = 12,
+    ] = 9,
     seed: Annotated[int, typer.Option(help="Of the requests that are put into prompts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

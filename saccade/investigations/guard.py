@@ -100,9 +100,9 @@ class Guard:
             heads=alarms,
         )
 
-    def _parts(self, features: Float[Tensor, " site"]) -> list[tuple[tuple[int, int], float]]:
+    def _parts(self, features: Float[Tensor, " feature"]) -> list[tuple[tuple[int, int], float]]:
         """Every head's share of a score, the largest first."""
-        shares = self.discriminant.shares(features[None])[0]
+        shares = self.readout.by_site(self.discriminant.shares(features[None]))[0]
         shares = shares / shares.sum()
         sites = self.readout.sites
         return [(sites[i], float(shares[i])) for i in shares.argsort(descending=True).tolist()]

@@ -99,9 +99,7 @@ def evaluate_guard(
     shown = [_texts(kind) for kind in paired_prompts("fit", SHOWN, seed=seed)]
     bags = {
         "bag of words": BagOfWords.fit(*shown),
-        "bag of words, no attacks": BagOfWords.fit(
-            shown[0], [each.text for each in splice_requests(shown[0], seed=seed)]
-        ),
+        "bag of words, no attacks": BagOfWords.fit(shown[0], splice_requests(shown[0], seed=seed)),
     }
     found: dict[str, dict[str, Detection]] = {}
     reported: dict[str, tuple[float, float]] = {}

@@ -53,7 +53,7 @@ def save_guard(guard: Guard, path: str | Path) -> None:
             "stride": guard.readout.stride,
             "layers": list(guard.readout.usual),
             "threshold": guard.threshold,
-            "half_way": guard.discriminant.half_way,
+            "bias": guard.discriminant.bias,
             "n_prompts": len(guard.ordinary),
             "prompts": guard.source,
             "version": __version__,
@@ -81,7 +81,7 @@ def load_guard(path: str | Path | None, lenses: Lenses) -> Guard:
             for name in _READOUT
         }
         discriminant = Discriminant(
-            **{name: tensors[name] for name in _DISCRIMINANT}, half_way=float(made["half_way"])
+            **{name: tensors[name] for name in _DISCRIMINANT}, bias=float(made["bias"])
         )
         readout = Readout(**parts, window=int(made["window"]), stride=int(made["stride"]))
         ordinary, threshold = tensors["ordinary"].double(), float(made["threshold"])

@@ -13,20 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
 
 DATA = "guard_requests.json"
 OWN = 0.2  # share of requests that are the first sentence of another prompt: mostly its task
 PLAIN = 0.08  # share of requests that are the bare task, without any frame around it
 _SENTENCE_END = re.compile(r"(?<=[.!?\"])[ \n]+")
-
-
-class Spliced(NamedTuple):
-    """A prompt with a request in it."""
-
-    text: str
-    without: str
-    """The same prompt as it was."""
 
 
 @cache
@@ -49,7 +40,7 @@ def make_request(chance: random.Random) -> str:
     return frame.format(do=do, Do=do[0].upper() + do[1:], also=also, how=how, role=role)
 
 
-def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[Spliced]:
+def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[str]:
     """Into each prompt one request, at the end of some sentence of it."""
     chance = random.Random(f"requests {seed}")
     found = []
@@ -59,17 +50,5 @@ def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[Spliced]:
             request = _SENTENCE_END.split(chance.choice(prompts).strip())[0]
         ends = [match.start() for match in _SENTENCE_END.finditer(prompt)] or [len(prompt)]
         at = chance.choice(ends)
-        found.append(Spliced(f"{prompt[:at]} {request}{prompt[at:]}", prompt))
+        found.append(f"{prompt[:at]} {request}{prompt[at:]}")
     return found
-
-
-def added_tokens(ids: Sequence[int], without: Sequence[int]) -> tuple[int, int]:
-    """Where ids begin and end to be others than before something was put in.
-
-    >>> added_tokens([5, 6, 9, 9, 7], [5, 6, 7])
-    (2, 4)
-    """
-    shorter = min(len(ids), len(without))
-    start = next((i for i in range(shorter) if ids[i] != without[i]), shorter)
-    same = (i for i in range(shorter - start) if ids[-1 - i] != without[-1 - i])
-    return start, len(ids) - next(same, shorter - start)
