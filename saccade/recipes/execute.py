@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
-    steps=12_000,
+    steps=9_000,
     minutes=40.0,
     optimiser="adam",
     learning_rate=2e-3,
@@ -113,7 +113,7 @@ RECIPES = (
         source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
         note="Exact is without help; the paper reports characters that are right after the right "
         "ones before them (`characters`, at least 90 wanted), as curves only.",
-        minutes=42.0,
+        minutes=32.0,
         settings=ExecuteSettings(),
         build=build,
         restore=restore,

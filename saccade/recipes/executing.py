@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -36,8 +37,11 @@ from saccade.training import Curriculum, Job, LossOut
 from saccade.training.sharing import moved
 
 # Learning makes progress while the share of right characters (of 100) rises by this much, from the
-# best of the stage before its last two validations to the best of those two.
+# best of the stage before its last two validations to the best of those two. It is the share on
+# programs as hard as the stage's own: on harder ones there is progress long after these are solved.
 PROGRESS = 1.0
+SOLVED = 95.0  # of 100: nothing is left to wait for
+EASIER = 200  # programs to see that on
 # Seeds of programs: those of training are seed, epoch and stage together, and begin beyond these.
 VALID_SEED, TEST_SEED, TRAIN_SEED = 1, 2, 1000
 SCRAMBLE_SEED = 7
@@ -69,6 +73,18 @@ def execute_job(settings: ExecuteSettings) -> Job:
     """Learn from programs that get harder when learning makes no more progress."""
     difficulties = Difficulties(settings.strategy, Difficulty(settings.length, settings.nesting))
     valid = held_out(settings, settings.n_valid, part="valid")
+    easier = [
+        make_programs(
+            EASIER, partial(_always, difficulties.at(stage)), seed=VALID_SEED, part="valid"
+        )
+        for stage in range(difficulties.n_stages - 1)
+    ]
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        found = accuracies(model, valid, settings)._asdict()
+        for stage, programs in enumerate(easier):
+            found[f"stage {stage}"] = accuracies(model, programs, settings).characters
+        return found
 
     def batches(epoch: int, stage: int) -> Iterator[PairBatch]:
         seed = settings.training.seed
@@ -83,21 +99,24 @@ def execute_job(settings: ExecuteSettings) -> Job:
 
     return Job(
         model=make_model(settings),
-        batches=Curriculum(
-            n_stages=difficulties.n_stages, batches=batches, is_passed=makes_no_progress
-        ),
+        batches=Curriculum(n_stages=difficulties.n_stages, batches=batches, is_passed=is_learnt),
         loss=execute_loss,
-        validate=lambda model: accuracies(model, valid, settings)._asdict(),
+        validate=validate,
         score="characters",
         is_better="more",
         config=settings.training,
     )
 
 
-def makes_no_progress(scores: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the last two validations of a stage were hardly better than those before."""
-    found = [each["characters"] for each in scores]
-    return len(found) > 2 and max(found[-2:]) < max(found[:-2]) + PROGRESS
+def is_learnt(scores: Sequence[Mapping[str, float]], stage: int) -> bool:
+    """Whether a stage is solved, or its last two validations were hardly better than those before.
+
+    Args:
+        scores: Its validations, each with the share of right characters of its own programs.
+    """
+    found = [each[f"stage {stage}"] for each in scores]
+    is_stuck = len(found) > 2 and max(found[-2:]) < max(found[:-2]) + PROGRESS
+    return is_stuck or found[-1] >= SOLVED
 
 
 def execute_loss(model: nn.Module, batch: PairBatch) -> LossOut:
@@ -108,9 +127,14 @@ def execute_loss(model: nn.Module, batch: PairBatch) -> LossOut:
 
 def held_out(settings: ExecuteSettings, n: int, *, part: str) -> list[Program]:
     """Programs of the full difficulty that no training sees."""
-    difficulty = Difficulty(settings.length, settings.nesting)
     seed = VALID_SEED if part == "valid" else TEST_SEED
-    return make_programs(n, lambda _: difficulty, seed=seed, part=part)
+    always = partial(_always, Difficulty(settings.length, settings.nesting))
+    return make_programs(n, always, seed=seed, part=part)
+
+
+def _always(difficulty: Difficulty, generator: random.Random) -> Difficulty:
+    del generator
+    return difficulty
 
 
 def encode_programs(programs: Sequence[Program], settings: ExecuteSettings) -> Pairs:

@@ -18,5 +18,5 @@ class Curriculum:
     """Stages are numbered from 0; the last is what the system is judged by."""
     batches: Callable[[int, int], Iterable[Any]]
     """``batches(epoch, stage)``: the same for the same two numbers."""
-    is_passed: Callable[[Sequence[Mapping[str, float]]], bool]
-    """Whether a stage is done, from all its validations so far, the latest last."""
+    is_passed: Callable[[Sequence[Mapping[str, float]], int], bool]
+    """``is_passed(scores, stage)``: whether it is done, from its validations, the latest last."""

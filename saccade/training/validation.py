@@ -93,7 +93,7 @@ def _is_passed(run: Run) -> bool:
     batches = run.job.batches
     if not isinstance(batches, Curriculum) or _is_last_stage(run):
         return False
-    return batches.is_passed(run.state.stage_scores)
+    return batches.is_passed(run.state.stage_scores, run.state.stage)
 
 
 def _is_last_stage(run: Run) -> bool:

@@ -69,11 +69,15 @@ def test_the_combined_curriculum_has_a_stage_for_each_length():
         ([10.0, 20.0, 30.0], False),
         ([10.0, 30.0, 30.5, 30.4], True),
         ([10.0, 30.0, 29.0, 31.5], False),
+        ([96.0], True),
     ],
 )
-def test_a_stage_is_over_when_learning_makes_no_progress(characters, is_over):
-    scores = [{"characters": each} for each in characters]
-    assert executing.makes_no_progress(scores) == is_over
+def test_a_stage_is_over_when_its_own_programs_are_solved_or_make_no_progress(characters, is_over):
+    scores = [
+        {"characters": float(number), "stage 0": 0.0, "stage 1": each}
+        for number, each in enumerate(characters)
+    ]
+    assert executing.is_learnt(scores, 1) == is_over
 
 
 class Knows(ProgramExecutor):
@@ -111,6 +115,18 @@ class Knows(ProgramExecutor):
         chosen = answers.gather(1, place[:, None])[:, 0]
         log_probs = torch.nn.functional.one_hot(chosen, 43).float().mul(50).log_softmax(-1)
         return Stepped(log_probs, (answers, place + 1))
+
+
+def test_a_validation_tells_how_stages_do_on_programs_as_hard_as_their_own():
+    chosen = settings("length=2", "n_valid=30")
+    easy = make_programs(
+        executing.EASIER, lambda _: Difficulty(1, 1), seed=executing.VALID_SEED, part="valid"
+    )
+    known = Knows([*easy, *executing.held_out(chosen, 30, part="valid")], wrong_at=1).eval()
+    scores = executing.execute_job(chosen).validate(known)
+    assert set(scores) == {"characters", "exact", "nats", "stage 0"}
+    assert scores["stage 0"] == executing.accuracies(known, easy, chosen).characters
+    assert scores["stage 0"] > scores["characters"] > 0  # a first digit is right, and often alone
 
 
 @pytest.mark.parametrize("wrong_at", [0, 1, 99])

@@ -235,7 +235,8 @@ def test_the_curriculum_goes_on_when_a_stage_is_passed(tiny_job, tmp_path):
         seen.append((epoch, stage))
         return list(job.batches(epoch))[: 3 + stage]
 
-    def is_passed(scores):
+    def is_passed(scores, stage):
+        assert stage == seen[-1][1]
         return len(scores) == 2
 
     scores = iter([5.0, 5.5, 5.5, 5.5, 4.5, 4.0, 4.5, 1.0])
@@ -258,7 +259,7 @@ def test_a_stage_that_is_passed_in_the_middle_of_an_epoch_ends_it(tiny_job, tmp_
         seen.append((epoch, stage))
         return job.batches(epoch)
 
-    stages = Curriculum(n_stages=2, batches=batches, is_passed=lambda _: True)
+    stages = Curriculum(n_stages=2, batches=batches, is_passed=lambda *_: True)
     figures = train(replace(job, batches=stages), tmp_path / "run").figures
     assert seen == [(0, 0), (1, 1)] and figures["steps"] == 7 + 17
 
