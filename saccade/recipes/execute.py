@@ -38,8 +38,12 @@ class ExecuteSettings:
     """Digits of the largest numbers."""
     nesting: int = 1
     """Operations that are combined."""
-    strategy: Strategy = "combined"
-    """The curriculum: baseline, naive, mix or combined."""
+    strategy: Strategy = "mix"
+    """The curriculum: baseline, naive, mix or combined.
+
+    The paper's best is combined. Without nesting its first stage has so few programs that they are
+    learnt by heart: after 3,000 steps 84 % of others as short were right, and 16 % of the longest.
+    """
     is_scrambled: bool = False
     """Programs and results in a secret alphabet: the control that characters mean nothing."""
     programs: int = 50_000

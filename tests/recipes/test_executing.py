@@ -58,7 +58,8 @@ def test_no_program_of_training_is_ever_tested():
 
 
 def test_the_combined_curriculum_has_a_stage_for_each_length():
-    assert executing.execute_job(settings("length=3")).batches.n_stages == 3
+    combined = executing.execute_job(settings("length=3", "strategy=combined"))
+    assert combined.batches.n_stages == 3
     assert executing.execute_job(settings("length=3", "strategy=baseline")).batches.n_stages == 1
 
 
@@ -118,7 +119,7 @@ class Knows(ProgramExecutor):
 
 
 def test_a_validation_tells_how_stages_do_on_programs_as_hard_as_their_own():
-    chosen = settings("length=2", "n_valid=30")
+    chosen = settings("length=2", "n_valid=30", "strategy=combined")
     easy = make_programs(
         executing.EASIER, lambda _: Difficulty(1, 1), seed=executing.VALID_SEED, part="valid"
     )
