@@ -92,7 +92,7 @@ class HeadSums:
     """Running sums of what heads hold in ordinary prompts."""
 
     def __init__(self) -> None:
-        self.n = 0
+        self.n: dict[int, int] = {}
         self.sums: dict[int, Float[Tensor, "head d_head"]] = {}
         self.products: dict[int, Float[Tensor, "head d_head d_head"]] = {}
 
@@ -101,10 +101,10 @@ class HeadSums:
         zero = torch.zeros(1, dtype=torch.double)
         for layer, each in z.items():
             held = each[FIRST:].double().cpu()
+            self.n[layer] = self.n.get(layer, 0) + len(held)
             self.sums[layer] = self.sums.get(layer, zero) + held.sum(0)
             product = torch.einsum("phi,phj->hij", held, held)
             self.products[layer] = self.products.get(layer, zero) + product
-        self.n += len(held)
 
     def readout(self, lenses: Lenses, *, window: int, stride: int) -> Readout:
         """For each head the directions in which what its lens says varies most.
@@ -119,9 +119,9 @@ class HeadSums:
         """
         usual, reader = {}, {}
         for layer, root in lens_roots(lenses).items():
-            mean = self.sums[layer] / self.n
+            mean = self.sums[layer] / self.n[layer]
             both = torch.einsum("hi,hj->hij", mean, mean)
-            heard = root.transpose(1, 2) @ (self.products[layer] / self.n - both) @ root
+            heard = root.transpose(1, 2) @ (self.products[layer] / self.n[layer] - both) @ root
             directions = torch.linalg.eigh(heard).eigenvectors[..., -N_NUMBERS:]
             usual[layer] = mean.float()
             reader[layer] = (root @ directions).float()
