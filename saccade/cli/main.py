@@ -45,6 +45,7 @@ from saccade.cli import (
     rescore,
     results,
     sample,
+    systems,
     trace,
     train,
     translate,
@@ -71,6 +72,7 @@ COMMANDS: dict[str, ModuleType] = {
     "translate": translate,
     "sample": sample,
     "results": results,
+    "systems": systems,
 }
 LENS_COMMANDS: dict[str, ModuleType] = {
     "fit": lens_fit,

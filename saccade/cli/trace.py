@@ -109,11 +109,11 @@ def write_page(traces: Sequence[Trace | ImageTrace], path: Path) -> None:
     from saccade.store import atomic_file
     from saccade.trace import Trace, trace_html
 
-    matrices = [trace for trace in traces if isinstance(trace, Trace)]
-    if len(matrices) < len(traces):
+    pages = [each for each in traces if isinstance(each, Trace) or each.heat is not None]
+    if len(pages) < len(traces):
         raise UsageError("a trace over an image is no page", hint="give --png or --gif")
     with atomic_file(path) as temporary:
-        temporary.write_text(trace_html(matrices), encoding="utf-8")
+        temporary.write_text(trace_html(pages), encoding="utf-8")
     typer.echo(f"wrote {path}", err=True)
 
 
@@ -144,6 +144,13 @@ def _lines(trace: Trace | ImageTrace) -> str:
 
 
 def _where(trace: ImageTrace, step: int) -> str:
+    """The centre of a step's window; of weights over cells, where the largest of them is."""
+    if trace.heat is not None:
+        _, n_rows, n_columns = trace.heat.shape
+        row, column = divmod(int(trace.heat[step].argmax()), n_columns)
+        share = trace.heat[step].max().item()
+        x, y = (2 * column + 1) / n_columns - 1, (2 * row + 1) / n_rows - 1
+        return f"  most at x {x:+.2f} y {y:+.2f}  {share:.0%}"
     if not trace.has_path:
         return ""
     x, y = trace.centres[step].tolist()

@@ -13,9 +13,11 @@ from saccade.metrics.by_length import (
 from saccade.metrics.chrf import Chrf, chrf
 from saccade.metrics.cider import Cider, cider
 from saccade.metrics.correlation import Correlation, correlation
+from saccade.metrics.edits import EditRate, edit_distance, edit_rate
 from saccade.metrics.embedding import EmbeddingSimilarity, embedding_scores, embedding_similarity
 from saccade.metrics.exact import Accuracy, character_accuracy, exact_match, token_accuracy
 from saccade.metrics.lepor import Lepor, lepor
+from saccade.metrics.looking import weight_in_spans, weight_in_windows
 from saccade.metrics.meteor import Meteor, meteor
 from saccade.metrics.perplexity import Perplexity, perplexity
 from saccade.metrics.references import References
@@ -30,6 +32,7 @@ __all__ = [
     "Chrf",
     "Cider",
     "Correlation",
+    "EditRate",
     "EmbeddingSimilarity",
     "LengthBucket",
     "Lepor",
@@ -46,6 +49,8 @@ __all__ = [
     "cider",
     "correlation",
     "draw_bleu_by_length",
+    "edit_distance",
+    "edit_rate",
     "embedding_scores",
     "embedding_similarity",
     "exact_match",
@@ -58,4 +63,6 @@ __all__ = [
     "sentence_bleu",
     "ter",
     "token_accuracy",
+    "weight_in_spans",
+    "weight_in_windows",
 ]

@@ -77,7 +77,8 @@ def _cosine(answer: list[_Ngrams], reference: list[_Ngrams], rarity: _Rarity) ->
     total = 0.0
     for counts, others in zip(answer, reference, strict=True):
         mine, theirs = rarity.weighted(counts), rarity.weighted(others)
-        total += _over(sum(v * theirs.get(g, 0.0) for g, v in mine.items()), mine, theirs)
+        shared = math.fsum(v * theirs.get(g, 0.0) for g, v in mine.items())
+        total += _over(shared, mine, theirs)
     return total / ORDERS
 
 
@@ -85,7 +86,7 @@ def _cosine_clipped(answer: list[_Ngrams], reference: list[_Ngrams], rarity: _Ra
     total = 0.0
     for counts, others in zip(answer, reference, strict=True):
         mine, theirs = rarity.weighted(counts), rarity.weighted(others)
-        shared = sum(min(v, theirs.get(g, 0.0)) * theirs.get(g, 0.0) for g, v in mine.items())
+        shared = math.fsum(min(v, theirs.get(g, 0.0)) * theirs.get(g, 0.0) for g, v in mine.items())
         total += _over(shared, mine, theirs)
     longer = answer[0].total() - reference[0].total()  # in words
     return 10 * math.exp(-(longer**2) / (2 * _SIGMA**2)) * total / ORDERS

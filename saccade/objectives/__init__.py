@@ -1,8 +1,12 @@
 """What a system is trained towards."""
 
 from saccade.objectives.baselines import LearnedBaseline, MovingAverage
+from saccade.objectives.cloze import cloze_loss
+from saccade.objectives.ctc import BLANK, CtcLoss, ctc_loss
+from saccade.objectives.ctc_lattice import CtcLattice, ctc_best_path, ctc_lattice
 from saccade.objectives.elbo import Elbo, bernoulli_elbo, gaussian_kl
 from saccade.objectives.likelihood import TokenLoss, token_loss
+from saccade.objectives.margin import margin_ranking
 from saccade.objectives.professor_forcing import Behaviour, Discriminator, professor_forcing
 from saccade.objectives.reinforce import hybrid_loss, reinforce_loss, returns_to_go
 from saccade.objectives.scheduled_feeding import (
@@ -15,7 +19,10 @@ from saccade.objectives.sequence_likelihood import sequence_log_probs
 from saccade.objectives.variational import exact_bound, marginal_log_likelihood, sampled_bound
 
 __all__ = [
+    "BLANK",
     "Behaviour",
+    "CtcLattice",
+    "CtcLoss",
     "Discriminator",
     "Elbo",
     "LearnedBaseline",
@@ -23,12 +30,17 @@ __all__ = [
     "TokenLoss",
     "bernoulli_elbo",
     "choose_fed",
+    "cloze_loss",
+    "ctc_best_path",
+    "ctc_lattice",
+    "ctc_loss",
     "exact_bound",
     "exponential_feeding",
     "gaussian_kl",
     "hybrid_loss",
     "inverse_sigmoid_feeding",
     "linear_feeding",
+    "margin_ranking",
     "marginal_log_likelihood",
     "professor_forcing",
     "reinforce_loss",

@@ -56,7 +56,7 @@ def reinforce_loss(
     policy = -_per_sample(advantage * log_prob, mask)
     undecided = _per_sample(entropies, mask)
     error = (returns - compared).square().expand_as(log_prob)
-    n_steps = log_prob.shape[2] if mask is None else _per_sample(torch.ones_like(log_prob), mask)
+    n_steps = _per_sample(torch.ones_like(log_prob), mask).clamp_min(1e-6)  # none may be taken
     error = _per_sample(error, mask) / n_steps if baseline is not None else torch.zeros_like(policy)
     return Reinforced(
         loss=policy - entropy_weight * undecided + error,

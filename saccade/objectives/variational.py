@@ -14,7 +14,7 @@ reward ``log p(y | l, x)``, plus the plain gradient of that reward.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from saccade.objectives.reinforce import Reinforced, reinforce_loss, returns_to_go
@@ -54,6 +54,7 @@ def sampled_bound(
     entropy: Float[Tensor, "sample batch step"] | None = None,
     entropy_weight: float = 0.0,
     reward_weight: float = 1.0,
+    mask: Bool[Tensor, "#sample batch step"] | None = None,
 ) -> SampledBound:
     """Estimate the bound and its gradient from sampled locations.
 
@@ -64,10 +65,15 @@ def sampled_bound(
         log_location: Log-probability of each location that was looked at.
         log_likelihood: Of the answer: one number after all locations, or one after each; then a
             location is credited only with what came after it, which is less noisy.
+        mask: True where a location was really drawn; all were unless told.
     """
     total = log_likelihood.sum(2).mean()
     reinforced = reinforce_loss(
-        log_location, returns_to_go(log_likelihood), baseline=baseline, entropy=entropy
+        log_location,
+        returns_to_go(log_likelihood),
+        baseline=baseline,
+        entropy=entropy,
+        mask=mask,
     )
     chosen = reward_weight * reinforced.policy - entropy_weight * reinforced.entropy
     return SampledBound(-total + chosen + reinforced.baseline, total.detach(), reinforced)

@@ -13,8 +13,12 @@ from saccade.recipes.recipe import Recipe
 # What holds recipes up; every other module here is one, or some.
 FRAME = frozenset(
     {
+        "answering",
         "by_length",
+        "captioning",
         "coders",
+        "digit_settings",
+        "describing",
         "drawing",
         "drawling",
         "executing",
@@ -22,12 +26,18 @@ FRAME = frozenset(
         "fixating",
         "gallery",
         "glimpsing",
+        "hearing",
         "language_model",
         "language_modelling",
         "ngram_counting",
         "opened",
         "options",
+        "overlays",
         "parsing",
+        "pen_reading",
+        "photograph_baselines",
+        "photographs",
+        "reading_books",
         "reading_digits",
         "recipe",
         "remembering",
@@ -36,9 +46,16 @@ FRAME = frozenset(
         "running",
         "seeing",
         "settings",
+        "sounds",
         "spotting",
+        "stories",
+        "systems",
+        "tapes",
+        "taping",
+        "transcribing",
         "translating",
         "translation",
+        "tree_sorting",
     }
 )
 _REGISTERED: dict[str, Recipe] = {}

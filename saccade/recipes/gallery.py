@@ -55,7 +55,7 @@ def show_run(folder: Path, pictures: Path) -> Shown:
     drawn, moving = [], None
     for given in recipe.gallery:
         for trace in recipe.trace(run, given):
-            words = re.sub(r"\W+", "-", f"{recipe.name} {given} {trace.kind}").strip("-")
+            words = re.sub(r"\W+", "-", f"{recipe.name} {given[:40]} {trace.kind}").strip("-")
             path = pictures / f"{words}.png"
             drawn.append(path)
             if isinstance(trace, Trace):

@@ -164,8 +164,58 @@ GUTENBERG = DataSet(
     ),
 )
 
+BABI = DataSet(
+    name="babi",
+    about="20 kinds of questions about short stories, 1,000 and 10,000 of each (bAbI v1.2)",
+    licence="CC BY 3.0",
+    source="https://research.fb.com/downloads/babi",
+    folder="babi",
+    # One archive, which goes under several names.
+    files=tuple(
+        DataFile(f"{name}.tar.gz")
+        for name in ("babi-tasks-v1-2", "tasks_1-20_v1-2", "babi_tasks_1-20_v1-2")
+    ),
+)
+
+FLICKR8K_1000 = DataSet(
+    name="flickr8k-1000",
+    about="1,000 of Flickr8k's photographs with 5 sentences each, and the sentences of all 8,091",
+    licence="research only",
+    source="https://hockenmaier.cs.illinois.edu/8k-pictures.html",
+    folder="flickr8k-1000",
+    files=tuple(
+        DataFile(name) for name in ("captions.txt", "images.tar.gz", "all-captions.txt.gz")
+    ),
+)
+
+FSDD = DataSet(
+    name="fsdd",
+    about="3,000 recordings of spoken digits, six speakers, 8 kHz (Free Spoken Digit Dataset)",
+    licence="CC BY-SA 4.0",
+    source="https://github.com/Jakobovski/free-spoken-digit-dataset",
+    folder="free-spoken-digit-dataset",
+    # The archive, or one file to know the folder by that git makes.
+    files=tuple(
+        DataFile(name) for name in ("free-spoken-digit-dataset.tar.gz", "recordings/0_george_0.wav")
+    ),
+)
+
+UNIPEN_WORDS = DataSet(
+    name="unipen-words",
+    about="24,000 handwritten lower-case words as pen strokes, with who wrote them",
+    licence="CC BY 4.0",
+    source="https://www.unipen.org",
+    folder="unipen-words",
+    files=(DataFile("words.jsonl.gz"),),
+)
+
 DATA_SETS = {
     each.name: each
-    for each in (MULTI30K, FRA_ENG, TINYSHAKESPEARE, GUTENBERG, TREEBANK, MNIST, WIKITEXT_2)
+    for each in (
+        *(MULTI30K, FRA_ENG, TINYSHAKESPEARE, GUTENBERG, TREEBANK, MNIST, WIKITEXT_2),
+        BABI,
+        FLICKR8K_1000,
+        *(FSDD, UNIPEN_WORDS),
+    )
 }
 """By name, in the order in which they are listed."""

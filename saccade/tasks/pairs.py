@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.tasks.coder import Coder
-from saccade.tasks.ragged import Padded, Ragged
+from saccade.tasks.ragged import Padded, Ragged, cut_by_tokens
 from saccade.tasks.step_seed import generator_of
 from saccade.tasks.symbols import BOS, EOS, PAD
 
@@ -103,16 +103,7 @@ class Pairs:
         return torch.stack([self.source.lengths, self.target.lengths - 1])
 
     def _cut(self, order: Tensor, tokens: int) -> list[Tensor]:
-        """Consecutive rows of ``order``, as many as fit into ``tokens`` each time."""
-        if tokens < 1:
-            raise UsageError(f"a batch of {tokens} tokens holds nothing", hint="2048 is usual")
-        ends, start, widest = [], 0, 0
-        for place, size in enumerate(self._sizes().amax(0)[order].tolist()):
-            widest = max(widest, size)
-            if place > start and widest * (place + 1 - start) > tokens:
-                ends.append(place)
-                start, widest = place, size
-        return list(order.tensor_split(ends)) if len(order) else []
+        return cut_by_tokens(self._sizes().amax(0), order, tokens=tokens)
 
 
 def encode_pairs(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from saccade.errors import UsageError
 from saccade.tasks.symbols import PAD
 
 
@@ -90,3 +91,24 @@ class Ragged:
         if not len(self.values):  # nothing but empty rows
             return Padded(at, mask)
         return Padded(self.values[at].where(mask, PAD), mask)
+
+
+def cut_by_tokens(
+    sizes: Int[Tensor, " row"], order: Int[Tensor, " row"], *, tokens: int
+) -> list[Int[Tensor, " _"]]:
+    """Consecutive rows of ``order``, each time as many as fit into ``tokens``, padding included.
+
+    A row that is longer makes a part of its own.
+
+    >>> cut_by_tokens(torch.tensor([3, 1, 2, 9]), torch.tensor([1, 2, 0, 3]), tokens=6)
+    [tensor([1, 2]), tensor([0]), tensor([3])]
+    """
+    if tokens < 1:
+        raise UsageError(f"a batch of {tokens} tokens holds nothing", hint="2048 is usual")
+    ends, start, widest = [], 0, 0
+    for place, size in enumerate(sizes[order].tolist()):
+        widest = max(widest, size)
+        if place > start and widest * (place + 1 - start) > tokens:
+            ends.append(place)
+            start, widest = place, size
+    return list(order.tensor_split(ends)) if len(order) else []

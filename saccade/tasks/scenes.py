@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from saccade.errors import UsageError
@@ -82,18 +82,18 @@ def make_scenes(
     chosen = chosen.gather(1, order)
     corners = corners + _drawn((n, scene.n_digits, 2), -scene.wander, scene.wander, generator)
     canvas = torch.zeros(n, size * size, dtype=torch.uint8)
-    places = [_places(corners, SIDE, size)]
+    places = [pixels_of(corners, SIDE, size)]
     values = [digits.images[chosen].flatten(1)]
     if scene.n_clutter:
         shape, side = (n, scene.n_clutter, 2), scene.clutter_size
         corner = _drawn(shape, 0, size - side, generator)
-        places.append(_places(corner, side, size))
+        places.append(pixels_of(corner, side, size))
         values.append(_pieces(digits.images, scene, n, generator))
     # The largest of all that falls on a pixel: scatter alone would keep any one of them.
     canvas.scatter_reduce_(1, torch.cat(places, 1), torch.cat(values, 1), "amax")
     labels = digits.labels[chosen]
     labels = labels.sum(1) if scene.asks == "sum" else labels.squeeze(1)
-    return ImageBatch(as_images(canvas.view(n, size, size)), labels, _windows(corners, size))
+    return ImageBatch(as_images(canvas.view(n, size, size)), labels, windows_of(corners, size))
 
 
 class Scenes(Sequence[ImageBatch]):
@@ -154,7 +154,9 @@ def _layout(n: int, scene: Scene, generator: torch.Generator) -> Int[Tensor, "ba
     return tried[torch.arange(n), first]
 
 
-def _places(corners: Int[Tensor, "batch piece 2"], side: int, size: int) -> Int[Tensor, "batch at"]:
+def pixels_of(
+    corners: Int[Tensor, "batch piece 2"], side: int, size: int
+) -> Int[Tensor, "batch at"]:
     """Where on the flat canvas each pixel of square pieces falls."""
     along = torch.arange(side)
     rows = (corners[:, :, 0, None] + along) % size  # [batch, piece, side]
@@ -169,11 +171,13 @@ def _pieces(
     side = scene.clutter_size
     of = _drawn((n, scene.n_clutter, 1), 0, len(images) - 1, generator)
     corner = _drawn((n, scene.n_clutter, 2), 0, SIDE - side, generator)
-    inside = _places(corner, side, SIDE).view(n, scene.n_clutter, -1)
+    inside = pixels_of(corner, side, SIDE).view(n, scene.n_clutter, -1)
     return images.flatten()[(of * SIDE * SIDE + inside).flatten(1)]
 
 
-def _windows(corners: Int[Tensor, "batch n_digits 2"], size: int) -> Tensor:
+def windows_of(
+    corners: Int[Tensor, "batch n_digits 2"], size: int
+) -> Float[Tensor, "batch n_digits 4"]:
     """The digits' squares as windows."""
     centres = (2 * corners.flip(-1) + SIDE) / size - 1  # [batch, digit, (x, y)]
     return torch.cat([centres, torch.full_like(centres, SIDE / size)], dim=2)

@@ -1,6 +1,7 @@
-"""Text out of plain, gzip and zip files, refused with one clear line where it is none."""
+"""Text out of plain, gzip, zip and tar files, refused with one clear line where it is none."""
 
 import gzip
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from saccade.errors import TaskError
+
+_BROKEN = (gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
 
 
 def read_text(path: Path, *, encoding: str = "utf-8") -> str:
@@ -34,6 +37,22 @@ def read_zip(path: Path, pattern: str) -> dict[str, str]:
         # What macOS puts beside each file it packs is no text.
         names = [n for n in archive.namelist() if fnmatch(n, pattern) and "__MACOSX" not in n]
         texts = {name: _decoded(archive.read(name), f"{name} in {path}") for name in sorted(names)}
+    return _not_empty(texts, path, pattern)
+
+
+def read_tar(path: Path, pattern: str) -> dict[str, str]:
+    """The texts in a tar, packed or not, whose names match the pattern, by name."""
+    texts = {}
+    with _reading(path), tarfile.open(_found(path)) as archive:
+        for member in archive:
+            if member.isfile() and fnmatch(member.name, pattern):
+                held = archive.extractfile(member)
+                assert held is not None, "a plain file can be read"
+                texts[member.name] = _decoded(held.read(), f"{member.name} in {path}")
+    return _not_empty(dict(sorted(texts.items())), path, pattern)
+
+
+def _not_empty(texts: dict[str, str], path: Path, pattern: str) -> dict[str, str]:
     if not texts:
         raise TaskError(
             f"{path} holds no file named like {pattern}",
@@ -55,8 +74,11 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     # RuntimeError is what zipfile says of a file that needs a password.
-    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise TaskError(f"{path} is a broken archive: {error}", hint="fetch it again") from error
+    except (*_BROKEN, zlib.error, EOFError, RuntimeError) as error:
+        why, *_ = str(error).splitlines() or [""]  # tarfile tells a line for each way it tried
+        raise TaskError(
+            f"{path} is a broken archive: {why.rstrip(':')}", hint="fetch it again"
+        ) from error
     except OSError as error:
         raise TaskError(
             f"could not read {path}: {error.strerror or error}", hint="check its permissions"

@@ -1,7 +1,8 @@
 """An image trace as a picture and as a moving one.
 
 The picture has the image with every window and the path between their centres, and beside it a
-column for each step with the pictures of that step. The GIF shows one step after the other.
+column for each step with the pictures of that step. Weights over cells of the image are laid over
+it instead, step by step. The GIF shows one step after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from saccade.errors import MissingPackageError
 from saccade.store import atomic_file
+from saccade.trace.draw_overlay import draw_overlays
 from saccade.trace.image_trace import ImageTrace
 
 if TYPE_CHECKING:
@@ -75,6 +77,11 @@ def image_trace_figure(trace: ImageTrace, *, only: int | None = None) -> Figure:
         raise MissingPackageError(
             "drawing a trace needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
         ) from error
+    if trace.heat is not None:
+        figure = Figure(layout="constrained")
+        FigureCanvasAgg(figure)
+        draw_overlays(figure, trace, only=only)
+        return _titled(figure, trace)
     n_shown = len(trace.steps) if only is None else 1
     n_rows = max(1, len(trace.pictures))
     strip = n_shown * PICTURE if trace.pictures else 0.0
@@ -90,6 +97,10 @@ def image_trace_figure(trace: ImageTrace, *, only: int | None = None) -> Figure:
         shown = range(len(trace.steps)) if only is None else [only]
         for column, step in enumerate(shown):
             _column(grid[:, column], trace, step, is_first=column == 0)
+    return _titled(figure, trace)
+
+
+def _titled(figure: Figure, trace: ImageTrace) -> Figure:
     if trace.title:
         figure.suptitle(trace.title, fontsize="medium", parse_math=False)
     return figure

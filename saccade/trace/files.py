@@ -39,6 +39,8 @@ def save_trace(path: str | Path, trace: Trace | ImageTrace) -> None:
     }
     tensors = {"image": trace.image, "outlines": trace.outlines}
     tensors |= {f"{PICTURE}{name}": each for name, each in trace.pictures.items()}
+    if trace.heat is not None:
+        tensors["heat"] = trace.heat
     tensors = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
     write_folder(path, {"holds": IMAGE_KIND, **about}, {PICTURES: tensors})
 
@@ -69,6 +71,7 @@ def _image_trace(path: str | Path, manifest: dict[str, Any]) -> ImageTrace:
         steps=tuple(manifest["steps"]),
         outlines=held["outlines"],
         pictures={name: held[f"{PICTURE}{name}"] for name in manifest["pictures"]},
+        heat=held.get("heat"),
         title=manifest["title"],
         meta=manifest["meta"],
     )

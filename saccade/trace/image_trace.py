@@ -30,9 +30,9 @@ class ImageTrace:
     """
 
     kind: str
-    """gaze, canvas, warp, ..."""
-    image: Float[Tensor, "height width"]
-    """What was looked at, or what was made in the end; 0 to 1."""
+    """gaze, canvas, warp, overlay, ..."""
+    image: Float[Tensor, "height width"] | Float[Tensor, "height width 3"]
+    """What was looked at, or what was made in the end; 0 to 1, in grey or in colours."""
     steps: tuple[str, ...]
     """A label a step, such as what would be answered after it."""
     outlines: Float[Tensor, "step window 4 2"]
@@ -40,12 +40,16 @@ class ImageTrace:
     is none where all of the image is seen at every step."""
     pictures: Mapping[str, Float[Tensor, "step _ _"]] = field(default_factory=dict)
     """Rows of pictures, one a step, by name: what was seen, the canvas so far, ...; 0 to 1."""
+    heat: Float[Tensor, "step row column"] | None = None
+    """Of attention over a grid of cells: the weight of each at each step."""
     title: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Anything else worth keeping, as JSON."""
 
     def __post_init__(self) -> None:
         n_steps = {"outlines": len(self.outlines)}
+        if self.heat is not None:
+            n_steps["heat"] = len(self.heat)
         n_steps.update({name: len(picture) for name, picture in self.pictures.items()})
         wrong = {name: n for name, n in n_steps.items() if n != len(self.steps)}
         assert not wrong, f"{len(self.steps)} steps have labels, but there are {wrong}"
@@ -60,7 +64,9 @@ class ImageTrace:
         """The path of the main window."""
         return self.outlines[:, 0].mean(1)
 
-    def image_at(self, step: int) -> Float[Tensor, "height width"]:
+    def image_at(
+        self, step: int
+    ) -> Float[Tensor, "height width"] | Float[Tensor, "height width 3"]:
         """The image at a step: a canvas is what had been drawn by then, anything else stays."""
         return self.pictures["canvas"][step] if self.kind == "canvas" else self.image
 
@@ -74,6 +80,7 @@ class ImageTrace:
             "image": self.image.detach().cpu().tolist(),
             "outlines": self.outlines.detach().cpu().tolist(),
             "pictures": pictures,
+            "heat": None if self.heat is None else self.heat.detach().cpu().tolist(),
             "meta": dict(self.meta),
         }
 

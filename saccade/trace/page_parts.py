@@ -49,21 +49,23 @@ function draw(trace) {
   const head = make("thead"), top = make("tr"), body = make("tbody");
   top.append(make("th", ""));
   const columns = trace.memory.map(label => make("th", label));
-  top.append(...columns);
-  head.append(top);
   const rows = trace.steps.map(label => make("th", label));
+  top.append(...(trace.upright ? rows : columns));
+  head.append(top);
   const cells = rows.map((name, step) => {
-    const line = make("tr"), found = trace.memory.map((_, at) => {
+    name.tabIndex = 0;
+    name.dataset.step = step;
+    return trace.memory.map((_, at) => {
       const cell = make("td");
       cell.dataset.step = step;
       cell.dataset.at = at;
       return cell;
     });
-    name.tabIndex = 0;
-    name.dataset.step = step;
-    line.append(name, ...found);
+  });
+  (trace.upright ? columns : rows).forEach((name, place) => {
+    const line = make("tr");
+    line.append(name, ...(trace.upright ? cells.map(step => step[place]) : cells[place]));
     body.append(line);
-    return found;
   });
   table.append(head, body);
 
@@ -109,9 +111,9 @@ function draw(trace) {
 
   const buttons = trace.views.map((name, at) => {
     const button = make("button"), small = make("canvas");
-    small.width = trace.memory.length;
-    small.height = trace.steps.length;
-    paint(small, trace.weights[at]);
+    small.width = (trace.upright ? trace.steps : trace.memory).length;
+    small.height = (trace.upright ? trace.memory : trace.steps).length;
+    paint(small, trace.weights[at], trace.upright);
     button.append(small, name);
     button.addEventListener("click", () => show(at));
     return button;
@@ -131,16 +133,18 @@ function draw(trace) {
   show(0);
 }
 
-function paint(canvas, weights) {
+function paint(canvas, weights, upright) {
   const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
   pen.fillStyle = style.getPropertyValue("--lo");
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.fillStyle = style.getPropertyValue("--hi");
   weights.forEach((line, step) => line.forEach((weight, at) => {
     pen.globalAlpha = +shade(weight);
-    pen.fillRect(at, step, 1, 1);
+    pen.fillRect(...(upright ? [step, at] : [at, step]), 1, 1);
   }));
 }
 
-JSON.parse(document.getElementById("traces").textContent).forEach(draw);
+JSON.parse(document.getElementById("traces").textContent).forEach(
+  trace => trace.heat ? overlay(trace)
+    : trace.kind === "document" ? drawDocument(trace) : draw(trace));
 """

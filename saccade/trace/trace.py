@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+UPRIGHT = frozenset({"hops"})
+"""Kinds whose memory is a list of sentences, which are read from top to bottom."""
+
 
 class Look(NamedTuple):
     """A place of the memory and its weight."""
@@ -34,7 +37,7 @@ class Trace:
     """
 
     kind: str
-    """attention, self-attention, hops, ..."""
+    """attention, self-attention, hops, ...; ``document`` where the memory is running text."""
     steps: tuple[str, ...]
     """What was produced, one label a step."""
     memory: tuple[str, ...]
@@ -59,6 +62,11 @@ class Trace:
     def n_views(self) -> int:
         """How many heads or hops are side by side."""
         return len(self.views) or 1
+
+    @property
+    def is_upright(self) -> bool:
+        """Whether the memory is drawn from top to bottom, and the steps from left to right."""
+        return self.kind in UPRIGHT
 
     @property
     def by_view(self) -> Float[Tensor, "view step key_pos"]:

@@ -73,3 +73,23 @@ def test_a_matrix_and_the_curves_of_a_run_do_not_move(saccade, trained, tmp_path
     assert code == 2 and "is a matrix, which does not move" in told_in_a_line(err)
     code, _, err = saccade("plot", trained, "--gif", tmp_path / "x.gif")
     assert code == 2 and "a picture, no page" in told_in_a_line(err)
+
+
+def test_weights_over_an_image_are_a_picture_a_page_and_move(saccade, tmp_path):
+    from saccade.trace import ImageTrace, save_trace
+
+    overlay = ImageTrace(
+        kind="overlay",
+        image=torch.rand(6, 8, 3),
+        steps=("a", "dog"),
+        outlines=torch.zeros(2, 0, 4, 2),
+        heat=torch.eye(2).view(2, 1, 2),
+    )
+    save_trace(tmp_path / "kept", overlay)
+    files = [tmp_path / name for name in ("a.png", "a.gif", "a.html")]
+    options = [each for path in files for each in (f"--{path.suffix[1:]}", path)]
+    code, out, err = saccade("plot", tmp_path / "kept", *options)
+    assert code == 0, err
+    assert out.splitlines() == [str(path) for path in files]
+    assert all(path.stat().st_size > 100 for path in files)
+    assert "dog" in files[2].read_text(encoding="utf-8")

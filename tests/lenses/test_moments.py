@@ -40,7 +40,7 @@ def test_the_steps_end_where_a_convex_solver_that_sees_every_prediction_ends(
     stories, told_once, monkeypatch
 ):
     captured, statistics = told_once
-    monkeypatch.setattr(moments, "RATES", (0.3,) * 600)
+    monkeypatch.setattr(moments, "RATES", (0.5,) * 200)
     monkeypatch.setattr(moments, "DAMPING", 0.02)
     monkeypatch.setattr(moments, "RIDGE", 1e-6)
     monkeypatch.setattr(moments, "SILENT", 1e-9)
@@ -56,7 +56,7 @@ def test_the_steps_end_where_a_convex_solver_that_sees_every_prediction_ends(
 
     found = divergence(lens.weight[3], lens.bias[3])
     weight, bias = (torch.zeros_like(each[3]).requires_grad_() for each in (lens.weight, lens.bias))
-    solver = torch.optim.LBFGS([weight, bias], max_iter=500, line_search_fn="strong_wolfe")
+    solver = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure():
         solver.zero_grad()

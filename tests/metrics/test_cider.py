@@ -74,3 +74,9 @@ def test_an_unknown_variant_is_refused():
     with pytest.raises(UsageError, match="no variant 'cider-r'") as caught:
         cider(["a"], ["a"], variant="cider-r")
     assert caught.value.hint == "cider-d or cider"
+
+
+@pytest.mark.parametrize("variant", ["cider-d", "cider"])
+def test_an_answer_without_a_word_scores_nothing(variant):
+    references = ["a dog runs", "two cats sleep"]
+    assert cider(["", "two cats sleep"], references, variant=variant).by_sentence[0] == 0.0

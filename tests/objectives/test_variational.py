@@ -145,3 +145,18 @@ def test_the_weights_of_reward_and_entropy(seen):
     policy = found.reinforced.policy
     expected = -said.sum(2).mean() + 0.5 * policy - 0.3 * entropy.sum(2).mean()
     torch.testing.assert_close(found.loss, expected)
+
+
+def test_locations_that_were_not_drawn_are_not_rewarded_and_none_at_all_is_the_likelihood(seen):
+    log_location, said = seen
+    mask = torch.zeros(log_location.shape, dtype=torch.bool)
+    mask[:, 0, 0] = True
+    baseline = torch.zeros(log_location.shape, dtype=torch.float64)
+    (found,) = torch.autograd.grad(
+        sampled_bound(log_location, said.detach(), baseline=baseline, mask=mask).loss,
+        log_location,
+        retain_graph=True,
+    )
+    assert (found != 0).equal(mask)
+    none = sampled_bound(log_location, said, baseline=baseline, mask=torch.zeros_like(mask))
+    torch.testing.assert_close(none.loss, -said.sum(2).mean())

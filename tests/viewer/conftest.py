@@ -20,22 +20,12 @@ TEXT = "Once upon a time, there was a little girl named"
 PORT = 8765
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    """Models this small lose more by sharing their work than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def lens_folders(stories, tmp_path_factory) -> tuple[Path, Path]:
     """Two sets of lenses on disk."""
     import saccade
 
     folder = tmp_path_factory.mktemp("lenses")
-    torch.set_num_threads(1)
     for name, method, steps in (("closed", "closed-form", 0), ("polished", "polish", 3)):
         config = saccade.FitConfig(tokens=4096, window=64, rows=16, method=method, steps=steps)
         saccade.fit_lenses(stories, config=config).save(folder / name)

@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
     positive_data_acceptance,
 )
 
-EXAMPLES = 5  # for each route and kind of request: with a model behind it, each takes a while
+EXAMPLES = 4  # for each route and kind of request: with a model behind it, each takes a while
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,92 @@
+"""The reader without attention: a deep LSTM must carry all of the document to the answer.
+
+Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 3, "The Deep LSTM Reader".
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from saccade.attention.dropout import Dropout
+from saccade.cells import make_stack
+from saccade.models.attentive_reader import word_vectors
+from saccade.models.influence import influence
+from saccade.tasks import EOS, PAD
+from saccade.tasks.cloze import FIRST_LABEL, ClozeBatch
+from saccade.tasks.ragged import Padded
+
+
+class DeepLstmReader(nn.Module):
+    """Document, a sign that it has ended, question, one after the other; then an answer.
+
+    ``x'(t, k) = [x(t), y(t, k - 1)]``: layer k also reads the word itself, and the answer is made
+    from the last outputs of all layers side by side: ``g = W [y(n, 1), ..., y(n, K)]``, then the
+    label a with the largest ``a . g``.
+
+    Where we differ: the input goes to the next layer only (with two layers, as here and in the
+    paper's best, that is the same); labels have one vector where they are read and where they are
+    answered, and only candidates are chosen from, as in `AttentiveReader`; dropout.
+    """
+
+    def __init__(
+        self,
+        *,
+        d_vocab: int,
+        n_labels: int,
+        d_embed: int = 64,
+        d_hidden: int = 64,
+        n_layers: int = 2,
+        dropout: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.n_labels = n_labels
+        self.embed = word_vectors(d_vocab, d_embed)
+        self.stack = make_stack(
+            "lstm", d_embed, d_hidden, n_layers=n_layers, dropout=dropout, skip=1
+        )
+        self.from_end = nn.Linear(n_layers * d_hidden, d_embed)
+        self.dropout = Dropout(dropout)
+
+    def answer(
+        self, words: Float[Tensor, "batch pos d_embed"], mask: Bool[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch label"]:
+        """Logits of the labels, from document and question as vectors."""
+        states = self.stack.unroll(self.dropout(words), mask=mask).state
+        ends = torch.cat([state.hidden for state in states], dim=-1)  # [batch, layers * d_hidden]
+        labels = self.embed.weight[FIRST_LABEL : FIRST_LABEL + self.n_labels]
+        return self.dropout(torch.tanh(self.from_end(self.dropout(ends)))) @ labels.T
+
+    def forward(self, batch: ClozeBatch) -> Float[Tensor, "batch label"]:
+        """Logits of the labels."""
+        ids, mask = joined(batch)
+        return self.answer(self.embed(ids), mask)
+
+    def influence_on_answer(self, batch: ClozeBatch) -> Float[Tensor, "batch step pos"]:
+        """How much each word of the document counts for the answer of one question."""
+        assert len(batch.answers) == 1, "one question at a time"
+        ids, mask = joined(batch)
+        with torch.enable_grad():
+            words = self.embed(ids).detach().requires_grad_()
+            logits = self.answer(words, mask).masked_fill(~batch.candidates, -torch.inf)
+            shares = influence(logits.log_softmax(-1).amax(-1), words)  # [1, 1, all words]
+        return shares[:, :, : batch.document.shape[1]]
+
+
+def joined(batch: ClozeBatch) -> Padded:
+    """Document, EOS, question in one row, and the padding of both behind them.
+
+    >>> import torch
+    >>> document, question = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[4, 9], [4, 0]])
+    >>> none = torch.zeros(2, 1)
+    >>> joined(ClozeBatch(document, document > 0, question, question > 0, none, none, none)).ids
+    tensor([[5, 6, 7, 2, 4, 9],
+            [8, 2, 4, 0, 0, 0]])
+    """
+    sign = batch.document.new_full((len(batch.document), 1), EOS)
+    ids = torch.cat([batch.document, sign, batch.question], dim=1)
+    mask = torch.cat([batch.document_mask, sign > 0, batch.question_mask], dim=1)
+    order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # real words first, as they stand
+    mask = mask.gather(1, order)
+    return Padded(ids.gather(1, order).where(mask, PAD), mask)

@@ -1,0 +1,150 @@
+"""Recipes `caption-scenes-*`: sentences about scenes of digits, where attention can be judged.
+
+Xu et al., 2015, Show, Attend and Tell (https://arxiv.org/abs/1502.03044), with soft and with hard
+attention; and, without any, Vinyals et al., 2015, Show and Tell (https://arxiv.org/abs/1411.4555).
+The papers describe photographs and can only show pictures of where was looked. Here it is known
+where each digit is: see `saccade.tasks.caption_scenes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import ImageTrace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    epochs=8,
+    minutes=58.0,
+    learning_rate=2e-3,
+    schedule="cosine",
+    warmup=200,
+    clip=5.0,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionScenesSettings:
+    """What is shown, and who describes it."""
+
+    size: int = 88
+    """Pixels of a scene's side; a digit has 28."""
+    looking: Literal["soft", "hard", "none"] = "soft"
+    """Everywhere by weights; at one cell, drawn; or once at all, without attention."""
+    channels: tuple[int, ...] = (24, 32, 64, 64, 96)
+    """Of the five convolutions."""
+    d_embed: int = 64
+    """Numbers of a word's vector."""
+    d_hidden: int = 128
+    """Units of the LSTM."""
+    cover_weight: float = 0.0
+    """How much it counts that every cell should be looked at; a scene is mostly paper."""
+    entropy_weight: float = 0.01
+    """Of hard attention: what a nat of indecision is worth, in nats of likelihood."""
+    reward_weight: float = 1.0
+    """Of hard attention: how much of the policy gradient is learnt from."""
+    batch: int = 64
+    """Scenes in a batch."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: CaptionScenesSettings, data: Path | None) -> Job:
+    """The job on scenes of the digits in ``data``."""
+    from saccade.recipes.captioning import scenes_job
+
+    return scenes_job(settings, data)
+
+
+def restore(settings: CaptionScenesSettings, kept: Mapping[str, Any]) -> nn.Module:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.captioning import scenes_model
+
+    return scenes_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """Per cent of sentences that are right, and of words said with a look at the right place."""
+    from saccade.recipes.captioning import evaluate_scenes
+
+    return evaluate_scenes(run, data)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
+    """Where each word of the sentence about a test scene was looked for."""
+    from saccade.recipes.captioning import trace_scene
+
+    return [trace_scene(run, text)]
+
+
+def _recipe(
+    name: str,
+    settings: CaptionScenesSettings,
+    *,
+    about: str,
+    system: str,
+    at_least: float | None,
+    minutes: float,
+    note: str,
+) -> Recipe:
+    return Recipe(
+        name=f"caption-scenes-{name}",
+        about=about,
+        system=system,
+        task="caption_scenes",
+        metric="exact",
+        at_least=at_least,
+        note=note,
+        minutes=minutes,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        gallery=("0", "7"),
+    )
+
+
+WHOLE = "Whole sentences of the model's own; `on_digit` is the share of names said with more than "
+WHOLE += "half of the weight on the digit (wanted: 90)."
+SOFT = CaptionScenesSettings()
+RECIPES = (
+    _recipe(
+        "soft",
+        SOFT,
+        about="Says which digit is where, looking by soft attention at each as it is named.",
+        system="show_attend_tell",
+        at_least=97.0,
+        minutes=25.0,
+        note=WHOLE,
+    ),
+    _recipe(
+        "hard",
+        replace(SOFT, looking="hard"),
+        about="The same with hard attention: one cell for each word, chosen by policy gradient.",
+        system="show_attend_tell",
+        at_least=97.0,
+        minutes=25.0,
+        note=WHOLE,
+    ),
+    _recipe(
+        "tell",
+        replace(SOFT, looking="none"),
+        about="The control without attention: the image is read once, as the first word.",
+        system="show_and_tell",
+        at_least=None,
+        minutes=20.0,
+        note="Whole sentences of the model's own.",
+    ),
+)

@@ -1,0 +1,117 @@
+"""The recipe `ctc-words`: handwritten words of persons who were never seen before, by CTC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.options import Translated, TranslateOptions
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    epochs=24,
+    minutes=50.0,
+    learning_rate=2e-3,
+    clip=1.0,
+    schedule="cosine",
+    warmup=300,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtcWordSettings:
+    """The recogniser's sizes, how words are changed in training, and how they are searched for."""
+
+    d_hidden: int = 160
+    """Units of each LSTM, in each direction."""
+    n_layers: int = 2
+    """Bidirectional LSTMs upon each other."""
+    strides: tuple[int, ...] = (2, 2)
+    """By how much each convolution thins the points out; a letter has some fifteen."""
+    dropout: float = 0.3
+    """Between layers and before the output."""
+    warp: float = 1.0
+    """How much words are slanted, stretched and tilted in training; 1: as much as hands differ."""
+    batch: int = 64
+    """Words in a batch."""
+    beam: int = 16
+    """Texts that prefix beam search keeps."""
+    order: int = 6
+    """Letters of the n-grams of the language model, which is counted on the training words."""
+    weight: float = 0.5
+    """How much the language model counts."""
+    bonus: float = 1.0
+    """What a letter is worth, in nats."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: CtcWordSettings, data: Path | None) -> Job:
+    """Words of UNIPEN, split by person."""
+    from saccade.recipes.pen_reading import words_job
+
+    return words_job(settings, data)
+
+
+def restore(settings: CtcWordSettings, kept: Mapping[str, Any]) -> nn.Module:
+    """The untrained model."""
+    from saccade.recipes.pen_reading import coder_of, make_model
+
+    return make_model(settings, coder_of(kept))
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """The character error rate on words of new persons."""
+    from saccade.recipes.pen_reading import evaluate_words
+
+    return evaluate_words(run, data)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """Where each letter is seen, in a test word by its number, or in a JSON file of strokes."""
+    from saccade.recipes.pen_reading import trace_word
+
+    return trace_word(run, text)
+
+
+def translate(
+    run: OpenRun, texts: Sequence[str], options: TranslateOptions
+) -> Sequence[Translated]:
+    """The word in each file of strokes."""
+    from saccade.recipes.pen_reading import write_down
+
+    return write_down(run, texts, options)
+
+
+RECIPES = (
+    Recipe(
+        name="ctc-words",
+        about="Reads handwritten words from pen strokes, of persons it has never seen before.",
+        system="ctc_recogniser",
+        task="pen_words",
+        metric="error",
+        is_better="less",
+        at_least=15.0,
+        note="Per cent of characters, by prefix beam search with letters' n-grams of the training "
+        "words. Graves et al., 2009, read lines of another data set (IAM-OnDB).",
+        minutes=40.0,
+        settings=CtcWordSettings(),
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        translate=translate,
+        may_differ=frozenset({"beam", "order", "weight", "bonus"}),
+        gallery=("0", "1"),
+    ),
+)

@@ -1,0 +1,121 @@
+"""What all recipes on spoken digits share: how digits are joined, who is held out, how many.
+
+`saccade.recipes.hearing` does the work; this file is read without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.options import Translated, TranslateOptions
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    steps=4000,
+    minutes=50.0,
+    learning_rate=2e-3,
+    clip=1.0,
+    schedule="cosine",
+    warmup=200,
+    validate_steps=250,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitSettings:
+    """Sequences of digits out of single recordings; a recipe's own settings inherit from it."""
+
+    speaker: str = ""
+    """Held out for the test, with all recordings; empty: the official test recordings of all."""
+    shortest: int = 3
+    """Digits in a sequence, at least."""
+    longest: int = 7
+    """Digits in a sequence, at most."""
+    pause: float = 0.25
+    """Seconds of silence around digits, at most."""
+    speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
+    """In training, sequences are played at one of these speeds, which changes their pitch, too."""
+    quietest: float = 40.0
+    """Noise is so many decibels below the voice in the test, and at most so quiet in training."""
+    loudest: float = 15.0
+    """In training, noise is at least so many decibels below the voice."""
+    d_hidden: int = 96
+    """Units of each LSTM, in each direction."""
+    dropout: float = 0.2
+    """Between layers and before the output."""
+    batch: int = 32
+    """Sequences in a batch."""
+    n_valid: int = 400
+    """Sequences to choose the best weights by."""
+    n_test: int = 2000
+    """Sequences to report on."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """The digit error rate on held-out recordings."""
+    from saccade.recipes.hearing import evaluate_digits
+
+    return evaluate_digits(run, data)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """Where each digit is heard, in a WAV file, or in digits said by held-out recordings."""
+    from saccade.recipes.hearing import trace_digits
+
+    return trace_digits(run, text)
+
+
+def translate(
+    run: OpenRun, texts: Sequence[str], options: TranslateOptions
+) -> Sequence[Translated]:
+    """The digits in each WAV file."""
+    from saccade.recipes.hearing import write_down
+
+    return write_down(run, texts, options)
+
+
+def digit_recipe(  # noqa: PLR0913  these are a recipe's own fields
+    name: str,
+    settings: DigitSettings,
+    *,
+    system: str,
+    build: Callable[[Any, Path | None], Job],
+    restore: Callable[[Any, Mapping[str, Any]], nn.Module],
+    about: str,
+    source: str = "",
+    note: str = "",
+    at_least: float | None = None,
+) -> Recipe:
+    """A recipe whose figure is the per cent of digits that are wrong."""
+    return Recipe(
+        name=name,
+        about=about,
+        system=system,
+        task="joined_digits",
+        metric="error",
+        is_better="less",
+        at_least=at_least,
+        source=source,
+        note=note,
+        minutes=15.0,
+        settings=settings,
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        translate=translate,
+        gallery=("31415", "77007"),
+    )

@@ -1,0 +1,104 @@
+"""Sorting by a memory that is a tree: the least key is found by a walk down from the root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.recipes.recipe import Recipe
+from saccade.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from saccade.models.hierarchical_attentive_memory import HierarchicalAttentiveMemory
+    from saccade.recipes.opened import OpenRun
+    from saccade.trace import Trace
+    from saccade.training import Job
+
+TRAINING = TrainConfig(
+    steps=25_000,
+    minutes=40.0,
+    learning_rate=2e-3,
+    clip=1.0,
+    schedule="linear",
+    warmup=200,
+    validate_steps=500,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HamSettings:
+    """How large the memory is, and how many items are sorted."""
+
+    d_bits: int = 5
+    """Bits of a key, and of a value."""
+    lengths: tuple[int, int] = (1, 16)
+    """The fewest and the most items in training."""
+    tested: tuple[int, ...] = (16, 32)
+    """Numbers of items to report on; the first is that of the recipe's figure."""
+    d_node: int = 32
+    """Numbers that a node of the tree holds."""
+    d_hidden: int = 32
+    """Units of the controller."""
+    batch: int = 50
+    """Sequences in a batch."""
+    n_valid: int = 200
+    """Sequences to choose the best weights by."""
+    n_test: int = 1000
+    """Sequences to report on, of each length."""
+    training: TrainConfig = TRAINING
+    """How it is trained."""
+
+
+def build(settings: HamSettings, data: Path | None) -> Job:
+    """The job; the data are made, not read."""
+    del data
+    from saccade.recipes.tree_sorting import ham_job
+
+    return ham_job(settings)
+
+
+def restore(settings: HamSettings, kept: Mapping[str, Any]) -> HierarchicalAttentiveMemory:
+    """The untrained model."""
+    del kept
+    from saccade.recipes.tree_sorting import ham_model
+
+    return ham_model(settings)
+
+
+def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
+    """How many items, and how many whole sequences, come out in order."""
+    del data
+    from saccade.recipes.tree_sorting import evaluate_ham
+
+    return evaluate_ham(run)
+
+
+def trace(run: OpenRun, text: str) -> Sequence[Trace]:
+    """Which item the tree leads to, for each that is said."""
+    from saccade.recipes.tree_sorting import trace_ham
+
+    return [trace_ham(run, text)]
+
+
+RECIPES = (
+    Recipe(
+        name="ham-sort",
+        about="A memory that is a binary tree learns to sort, finding each item in log n turns.",
+        system="hierarchical_attentive_memory",
+        task="sorting",
+        metric="items",
+        at_least=99.0,
+        source="https://arxiv.org/abs/1602.03218, section 4.2",
+        note="Per cent of items said right, key and value, at their place; in each step one leaf "
+        "is read. The paper sorts 32 items, and is nearly without error.",
+        minutes=20.0,
+        settings=HamSettings(),
+        build=build,
+        restore=restore,
+        evaluate=evaluate,
+        trace=trace,
+        gallery=("19 4 30 11 7 25 2 16",),
+    ),
+)

@@ -1,0 +1,61 @@
+"""The batches of an epoch of things that are made of a few digits each: scenes, films."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from saccade.tasks.mnist import Digits
+from saccade.tasks.step_seed import generator_of
+
+Made = TypeVar("Made")
+
+
+class DigitEpoch(Sequence[Made], ABC, Generic[Made]):
+    """Every digit is the first one of something once; others are drawn to it.
+
+    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+
+    Args:
+        n_together: Digits that a scene or film may have.
+        in_order: The digits as they are stored, for validation and test.
+    """
+
+    def __init__(
+        self,
+        digits: Digits,
+        *,
+        n_together: int,
+        batch: int,
+        seed: int,
+        epoch: int = 0,
+        in_order: bool = False,
+    ) -> None:
+        self.digits, self.n_together, self.seed = digits, n_together, seed
+        n = len(digits.labels)
+        shuffled = torch.randperm(n, generator=generator_of(seed, epoch))
+        self.parts = (torch.arange(n) if in_order else shuffled).split(batch)
+        self.first = 2**20 + epoch * len(self.parts)  # after the numbers of all epochs
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.parts)
+
+    def __getitem__(self, number: int) -> Made:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
+        """The batch of this number."""
+        if not 0 <= number < len(self.parts):
+            raise IndexError(number)
+        generator = generator_of(self.seed, self.first + number)
+        first = self.parts[number][:, None]
+        shape = (len(first), self.n_together - 1)
+        others = torch.randint(0, len(self.digits.labels), shape, generator=generator)
+        return self.make(torch.cat([first, others], 1), generator)
+
+    @abstractmethod
+    def make(self, chosen: Int[Tensor, "batch digit"], generator: torch.Generator) -> Made:
+        """A batch of these digits."""

@@ -1,0 +1,201 @@
+"""Photographs with sentences about them: image files, and the forms in which captions come."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from saccade.errors import MissingPackageError, TaskError
+from saccade.tasks.images import as_images
+from saccade.tasks.ragged import Ragged
+from saccade.tasks.step_seed import generator_of
+from saccade.tasks.symbols import EOS, PAD
+from saccade.tasks.vocabulary import Vocabulary
+
+
+class Captioned(NamedTuple):
+    """The name of an image file, and sentences about it in words."""
+
+    name: str
+    sentences: tuple[tuple[str, ...], ...]
+
+
+class PhotographBatch(NamedTuple):
+    """Photographs, and several sentences about each."""
+
+    images: Float[Tensor, "batch channel height width"]
+    said: Int[Tensor, "batch sentence pos"]
+    """Each ends in EOS and is filled up with PAD; nothing but PAD where there are fewer."""
+    others: Int[Tensor, "other pos"]
+    """Sentences of which the photograph is not there: to learn the language from."""
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Photographs and their sentences, ready to be cut into batches."""
+
+    names: tuple[str, ...]
+    images: UInt8[Tensor, "image colour height width"]
+    sentences: tuple[tuple[tuple[str, ...], ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def said(self, vocabulary: Vocabulary) -> Int[Tensor, "image sentence pos"]:
+        """All sentences, encoded."""
+        most = max(map(len, self.sentences))
+        rows = Ragged.of(
+            [*vocabulary.encode(each[k]), EOS] if k < len(each) else []
+            for each in self.sentences
+            for k in range(most)
+        )
+        return rows.pad(torch.arange(len(rows))).ids.view(len(self), most, -1)
+
+    def references(self) -> list[list[str]]:
+        """The sentences of each image, as metrics take them."""
+        return [[" ".join(words) for words in each] for each in self.sentences]
+
+
+class EncodedPhotographs(NamedTuple):
+    """What a captioner learns from."""
+
+    images: UInt8[Tensor, "image colour height width"]
+    said: Int[Tensor, "image sentence pos"]
+    """The sentences about each."""
+    others: Ragged
+    """Sentences that are about no photograph here, each with its EOS; there may be none."""
+
+
+class PhotographBatches(Sequence[PhotographBatch]):
+    """All photographs once, in the order of one epoch; half of them mirrored.
+
+    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+
+    Args:
+        n_others: How many sentences without a photograph a batch has, drawn at random.
+        crop: Pixels of the side of what is shown of each photograph, cut out at random.
+    """
+
+    def __init__(
+        self,
+        encoded: EncodedPhotographs,
+        *,
+        batch: int,
+        n_others: int,
+        crop: int,
+        seed: int,
+        epoch: int,
+    ) -> None:
+        self.encoded, self.crop, self.seed = encoded, crop, seed
+        self.n_others = n_others if len(encoded.others) else 0
+        order = torch.randperm(len(encoded.images), generator=generator_of(seed, epoch))
+        self.parts = order.split(batch)
+        self.first = 2**20 + epoch * len(self.parts)  # after the numbers of all epochs
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.parts)
+
+    def __getitem__(self, number: int) -> PhotographBatch:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
+        """The batch of this number."""
+        if not 0 <= number < len(self.parts):
+            raise IndexError(number)
+        rows, generator = self.parts[number], generator_of(self.seed, self.first + number)
+        slack = self.encoded.images.shape[2] - self.crop
+        top, left = torch.randint(0, slack + 1, (2,), generator=generator).tolist()
+        down, across = slice(top, top + self.crop), slice(left, left + self.crop)
+        images = self.encoded.images[rows][:, :, down, across]
+        is_mirrored = torch.rand(len(rows), 1, 1, 1, generator=generator) < 0.5
+        images = torch.where(is_mirrored, images.flip(3), images)
+        said, others = _narrowed(self.encoded.said[rows]), self.encoded.others
+        drawn = torch.randint(0, max(1, len(others)), (self.n_others,), generator=generator)
+        return PhotographBatch(as_images(images), said, others.pad(drawn).ids)
+
+
+def centre_crop(
+    images: UInt8[Tensor, "image colour height width"], crop: int
+) -> Float[Tensor, "image colour crop crop"]:
+    """The middle of each image, for validation and test."""
+    start = (images.shape[2] - crop) // 2
+    return as_images(images[:, :, start : start + crop, start : start + crop])
+
+
+def load_photographs(
+    captioned: Sequence[Captioned], files: Mapping[str, bytes], *, size: int
+) -> Photographs:
+    """Decode the images of some captions.
+
+    Args:
+        files: What the image files hold, by name.
+    """
+    missing = [each.name for each in captioned if each.name not in files]
+    if missing:
+        raise TaskError(
+            f"{len(missing)} of {len(captioned)} images are not there, such as {missing[0]}",
+            hint="the captions may be of another data set than the images",
+        )
+    images = [decode_image(files[each.name], each.name, size=size) for each in captioned]
+    return Photographs(
+        tuple(each.name for each in captioned),
+        torch.stack(images) if images else torch.zeros(0, 3, size, size, dtype=torch.uint8),
+        tuple(each.sentences for each in captioned),
+    )
+
+
+def image_files(place: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """The bytes of image files in a folder or in a tar archive, by the names asked for.
+
+    In an archive a folder before the name does not count.
+    """
+    wanted = set(names)
+    if place.is_dir():
+        paths = {name: place / name for name in wanted}
+        return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+    found = {}
+    try:
+        with tarfile.open(place) as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if name in wanted and (held := archive.extractfile(member)) is not None:
+                    found[name] = held.read()
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise TaskError(f"{place} is a broken archive: {error}", hint="fetch it again") from error
+    except OSError as error:
+        raise TaskError(
+            f"could not read {place}: {error.strerror or error}", hint="check the path"
+        ) from error
+    return found
+
+
+def decode_image(data: bytes, name: str, *, size: int) -> UInt8[Tensor, "3 height width"]:
+    """The image in a file's bytes, in colours, made square."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingPackageError(
+            "reading photographs needs the package 'pillow'", hint="pip install 'saccade[plot]'"
+        ) from error
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            image = opened.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        why = "it is empty" if not data else type(error).__name__
+        raise TaskError(
+            f"{name} is no image: {why}", hint="give a JPEG or a PNG, or fetch the data again"
+        ) from error
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return pixels.view(size, size, 3).permute(2, 0, 1).contiguous()
+
+
+def _narrowed(said: Int[Tensor, "batch sentence pos"]) -> Int[Tensor, "batch sentence pos"]:
+    """Without the columns in which all is padding."""
+    return said[:, :, : int((said != PAD).sum(2).max())]

@@ -1,0 +1,58 @@
+"""Heads are placed in one go as in stages, and the gradient by hand is the right one."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from saccade.memories.addressing import content_weights, locate
+from saccade.memories.placing import cut, place_heads
+
+BATCH, HEADS, SLOTS, WIDTH = 2, 3, 7, 5
+
+
+def given(reach, *, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(reach)
+    emitted = torch.randn(BATCH, HEADS, WIDTH + 4 + 2 * reach, generator=generator, dtype=dtype)
+    memory = torch.randn(BATCH, SLOTS, WIDTH, generator=generator, dtype=dtype)
+    memory[0, 3] = 0.0  # never written
+    memory[1, 2] *= 1e-4  # too short to be divided by
+    previous = torch.rand(BATCH, HEADS, SLOTS, generator=generator, dtype=dtype).softmax(-1)
+    return [each.requires_grad_() for each in (2 * emitted, memory, previous)]
+
+
+def in_stages(emitted, memory, previous):
+    key, positive, gate, shift = cut(emitted, WIDTH)
+    strength, sharpness = functional.softplus(positive).unbind(2)
+    return locate(
+        content_weights(key.tanh(), memory, strength=strength),
+        previous,
+        gate=gate[..., 0].sigmoid(),
+        shift=shift.softmax(-1),
+        sharpness=1 + sharpness,
+    )
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_weights_and_gradients_agree_with_the_stages_one_by_one(reach):
+    inputs = given(reach, dtype=torch.float64)
+    weights, expected = place_heads(*inputs), in_stages(*inputs)
+    torch.testing.assert_close(weights, expected)
+    factor = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9)).double()
+    found = torch.autograd.grad((weights * factor).sum(), inputs)
+    wanted = torch.autograd.grad((expected * factor).sum(), inputs)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_without_gradients_the_weights_are_the_same():
+    inputs = given(1)
+    with torch.no_grad():
+        quick = place_heads(*inputs)
+    torch.testing.assert_close(quick, place_heads(*inputs))
+    torch.testing.assert_close(quick.sum(-1), torch.ones(BATCH, HEADS))
+
+
+def test_the_gradient_agrees_with_differences():
+    emitted, memory, previous = given(1, dtype=torch.float64)
+    memory = torch.randn(BATCH, SLOTS, WIDTH, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(place_heads, (emitted, memory, previous))
