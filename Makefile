@@ -29,7 +29,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## fit lenses for the default model and read a sentence with them
 	$(BIN)/saccade demo
 
-test: check-format lint types pytest ## what CI runs: format check, lint, types, tests
+test: check-format lint ## what CI runs: format check, lint, types, tests
+	$(MAKE) -j2 types pytest
 
 check-format: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
