@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
-    steps=9_000,
+    steps=24_000,
     minutes=40.0,
     optimiser="adam",
     learning_rate=2e-3,
     clip=1.0,
     schedule="cosine",
-    warmup=200,
-    validate_steps=500,
+    warmup=800,
+    validate_steps=1000,
 )
 
 
@@ -48,8 +48,11 @@ class ExecuteSettings:
     """Programs and results in a secret alphabet: the control that characters mean nothing."""
     programs: int = 50_000
     """New programs in every epoch."""
-    batch_tokens: int = 4096
-    """Characters in a batch, padding included."""
+    batch_tokens: int = 1024
+    """Characters in a batch, padding included; some thirty programs.
+
+    In the same time small batches learn far more than large ones, whose steps are few.
+    """
     d_embed: int = 64
     """Width of a character's embedding."""
     d_hidden: int = 256
