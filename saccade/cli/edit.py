@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -129,6 +130,9 @@ def run(
             hint="give both --patch and --from",
         )
     opened = open_model(model or DEFAULT_MODEL)
+    if place is not None:
+        layer, head = place
+        opened.check_head(layer, head or 0)
     positions = read_positions(at or ("all" if heads else "last"), prompt, opened)
     target = _target(opened, word, prompt)
     told: dict[str, float] = {}
@@ -229,10 +233,13 @@ def _made(
     from saccade.investigations.asked_change import Elsewhere, make_change
     from saccade.investigations.edit_file import edit_of
 
-    unrelated = _unrelated(model, corpus, asked[0].positions)
-    elsewhere = Elsewhere(model, lambda: unrelated.ids)
+    @cache
+    def unrelated() -> UnrelatedText:  # it takes a while to write: misuse is told before
+        return _unrelated(model, corpus, asked[0].positions)
+
+    elsewhere = Elsewhere(model, lambda: unrelated().ids)
     changes = [make_change(model, each, prompt=prompt, elsewhere=elsewhere) for each in asked]
-    return edit_of(model, changes, prompt=prompt), unrelated.cost(changes)
+    return edit_of(model, changes, prompt=prompt), unrelated().cost(changes)
 
 
 def _unrelated(

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from saccade import __version__
 from saccade.cli import (
@@ -215,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     is_debugging = _take(DEBUG, given)
     try:
-        code = app(given, prog_name="saccade", standalone_mode=False) or 0
+        code = _command()(given, prog_name="saccade", standalone_mode=False) or 0
         sys.stdout.flush()  # a reader that has gone away is noticed here, not at exit
     except CommandLineError as error:
         return _misuse(error)
@@ -232,6 +234,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _command() -> Callable[..., object]:
+    """The app as typer makes it of all commands: a tenth of a second that a process pays once."""
+    return get_command(app)
 
 
 def _take(option: str, arguments: list[str]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.attention import Attention, SoftSelect, make_score
+from saccade.attention import Attention, Memory, SoftSelect, make_score
 from saccade.attention.dropout import Dropout
 from saccade.cells import Bidirectional, LstmCell
 from saccade.tasks.cloze import FIRST_LABEL, GAP, ClozeBatch
@@ -46,6 +46,29 @@ class Places(NamedTuple):
         at = self.at[:, None].expand_as(weights)
         empty = weights.new_zeros(*weights.shape[:2], n)
         return empty.scatter_add(2, at, weights)
+
+
+class Asked(NamedTuple):
+    """A question that was read."""
+
+    words: Float[Tensor, "batch question_pos d_read"]
+    mask: Bool[Tensor, "batch question_pos"]
+    whole: Float[Tensor, "batch d_read"]
+    """All of it as one vector: u in the paper."""
+
+
+class Remembered(NamedTuple):
+    """A document that was read: where may be looked at, and what is found there."""
+
+    places: Places
+    memory: Memory
+
+
+class Looked(NamedTuple):
+    """What was found in a document: r in the paper, and where."""
+
+    found: Float[Tensor, "batch d_value"]
+    weights: Float[Tensor, "batch step place"]
 
 
 class AttentiveReader(nn.Module):
@@ -94,29 +117,39 @@ class AttentiveReader(nn.Module):
         self.from_question = nn.Linear(d_read, d_embed)
         self.dropout = Dropout(dropout)
 
-    def ask(self, batch: ClozeBatch) -> Float[Tensor, "batch d_read"]:
-        """The question as one vector: u in the paper."""
+    def ask(self, batch: ClozeBatch) -> Asked:
+        """Read the question."""
         words = self.dropout(self.embed(batch.question))
         states, last = self.question_reader.unroll(words, mask=batch.question_mask)
+        states = self.dropout(states)
+        whole = states[batch.question == GAP]  # there is one a row
         if self.asks_from == "ends":
-            return torch.cat([state.hidden for state in last], dim=-1)
-        return states[batch.question == GAP]  # there is one a row
+            whole = self.dropout(torch.cat([state.hidden for state in last], dim=-1))
+        return Asked(states, batch.question_mask, whole)
 
-    def read(self, batch: ClozeBatch) -> ReaderAnswer:
-        """Read the document, ask, answer."""
+    def remember(self, batch: ClozeBatch) -> Remembered:
+        """Read the document: how each place reads beside the word that stands there."""
         words = self.dropout(self.embed(batch.document))  # [batch, pos, d_embed]
         states = self.document_reader.unroll(words, mask=batch.document_mask).outputs
         places = places_of(batch, self.looks_at, n_labels=self.n_labels)
         keys = self.dropout(places.pick(states))  # [batch, place, d_read]
         values = torch.cat([keys, places.pick(words)], dim=-1)
-        asked = self.dropout(self.ask(batch))  # [batch, d_read]
-        memory = self.attention.remember(keys, values, mask=places.mask)
-        attended = self.attention(asked[:, None], memory)
-        context = attended.context[:, 0]  # [batch, d_read + d_embed]
-        found = torch.tanh(self.from_context(context) + self.from_question(asked))
+        return Remembered(places, self.attention.remember(keys, values, mask=places.mask))
+
+    def look(self, asked: Asked, memory: Memory) -> Looked:
+        """Look once, with all of the question."""
+        attended = self.attention(asked.whole[:, None], memory)
+        return Looked(attended.context[:, 0], attended.weights)
+
+    def read(self, batch: ClozeBatch) -> ReaderAnswer:
+        """Read the document, ask, look, answer."""
+        places, memory = self.remember(batch)
+        asked = self.ask(batch)
+        found, weights = self.look(asked, memory)
+        g = torch.tanh(self.from_context(found) + self.from_question(asked.whole))
         labels = self.embed.weight[FIRST_LABEL : FIRST_LABEL + self.n_labels]
-        weights = places.spread(attended.weights, n=batch.document.shape[1])
-        return ReaderAnswer(self.dropout(found) @ labels.T, weights)
+        shown = places.spread(weights, n=batch.document.shape[1])
+        return ReaderAnswer(self.dropout(g) @ labels.T, shown)
 
     def forward(self, batch: ClozeBatch) -> Float[Tensor, "batch label"]:
         """Logits of the labels."""

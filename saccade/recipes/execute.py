@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
-    steps=24_000,
+    steps=45_000,
     minutes=40.0,
     optimiser="adam",
-    learning_rate=2e-3,
+    learning_rate=4e-3,
     clip=1.0,
     schedule="cosine",
     warmup=800,
@@ -57,8 +57,8 @@ class ExecuteSettings:
     """Width of a character's embedding."""
     d_hidden: int = 256
     """Width of a layer."""
-    n_layers: int = 2
-    """How many layers there are."""
+    n_layers: int = 1
+    """How many layers there are; the paper's two learn half as much in the same time."""
     dropout: float = 0.0
     """Between layers; new programs at every step leave nothing to overfit."""
     n_valid: int = 2_000
@@ -120,7 +120,7 @@ RECIPES = (
         source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
         note="Exact is without help; the paper reports characters that are right after the right "
         "ones before them (`characters`, at least 90 wanted), as curves only.",
-        minutes=32.0,
+        minutes=40.0,
         settings=ExecuteSettings(),
         build=build,
         restore=restore,

@@ -172,7 +172,7 @@ def _answered(
     model: nn.Module, batch: ClozeBatch
 ) -> tuple[Float[Tensor, "batch label"], Float[Tensor, "batch step pos"]]:
     match model:
-        case AttentiveReader() | ImpatientReader():
+        case AttentiveReader():
             return model.read(batch)
         case DeepLstmReader():
             return model(batch), model.influence_on_answer(batch)

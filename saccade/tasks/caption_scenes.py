@@ -15,18 +15,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from saccade.errors import UsageError
 from saccade.tasks.captions import Sentences
 from saccade.tasks.digit_epoch import DigitEpoch
+from saccade.tasks.digit_sentences import NAMES, DigitSentences
 from saccade.tasks.images import as_images
 from saccade.tasks.mnist import Digits
 from saccade.tasks.scenes import SIDE, pixels_of, windows_of
-from saccade.tasks.symbols import EOS, PAD, SYMBOLS
+from saccade.tasks.symbols import EOS, SYMBOLS
 from saccade.tasks.vocabulary import Vocabulary
 
 MOST = 3
 """Digits in a scene at most."""
-NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 HEIGHTS = ("top", "centre", "bottom")
 LINKS = ("at", "the", ",", "and")
 VOCABULARY = Vocabulary((*SYMBOLS, *NAMES, *HEIGHTS, *LINKS))
@@ -55,32 +54,11 @@ class SceneBatch(NamedTuple):
 
 
 class CaptionScenes(DigitEpoch[SceneBatch]):
-    """The batches of one epoch; every digit is the first one of a scene once.
+    """The batches of one epoch; every digit is the first one of a scene once."""
 
-    Args:
-        size: Pixels of a scene's side.
-        in_order: The digits as they are stored, for validation and test.
-    """
-
-    def __init__(
-        self,
-        digits: Digits,
-        *,
-        size: int,
-        batch: int,
-        seed: int,
-        epoch: int = 0,
-        in_order: bool = False,
-    ) -> None:
-        if size < SMALLEST:
-            raise UsageError(
-                f"expected a canvas of {SMALLEST} pixels or more for {MOST} digits, got {size}",
-                hint="88 leaves them some room",
-            )
-        super().__init__(
-            digits, n_together=MOST, batch=batch, seed=seed, epoch=epoch, in_order=in_order
-        )
-        self.size = size
+    n_together = MOST
+    smallest = SMALLEST
+    why_so_large = f"{MOST} digits stand in a row at most; 88 leaves them some room"
 
     def make(self, chosen: Int[Tensor, "batch digit"], generator: torch.Generator) -> SceneBatch:
         """A batch of these digits."""
@@ -143,20 +121,14 @@ def _layout(
     return _Layout(heights[every, first], tried[every, first])
 
 
-class _Said(NamedTuple):
-    words: Int[Tensor, "batch pos"]
-    about: Int[Tensor, "batch pos"]
-
-
 def _say(
     labels: Int[Tensor, "batch digit"],
     heights: Int[Tensor, "batch digit"],
     n_shown: Int[Tensor, "batch 1"],
-) -> _Said:
+) -> DigitSentences:
     """The sentences: five words a digit, of which the last links it to the next or is the end."""
     at, the, comma, and_ = VOCABULARY.encode(LINKS)
-    number = torch.arange(MOST).expand_as(labels)
-    left = n_shown - number  # digits still to be told, this one counted
+    left = n_shown - torch.arange(MOST)  # digits still to be told, this one counted
     link = torch.where(left > 2, comma, torch.where(left == 2, and_, EOS))
     words = torch.stack(
         [
@@ -168,7 +140,4 @@ def _say(
         ],
         dim=2,
     )  # [batch, digit, word]
-    about = torch.full_like(words, -1)
-    about[:, :, NAME] = about[:, :, HEIGHT] = number
-    is_said = (left > 0)[:, :, None]
-    return _Said(words.where(is_said, PAD).flatten(1), about.where(is_said, -1).flatten(1))
+    return DigitSentences.of(words, n_told=n_shown, telling=(NAME, HEIGHT))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from saccade.errors import UsageError
 from saccade.tasks.mnist import Digits
 from saccade.tasks.step_seed import generator_of
 
@@ -22,21 +23,33 @@ class DigitEpoch(Sequence[Made], ABC, Generic[Made]):
     A batch depends on seed, epoch and its number alone, and is made when it is asked for.
 
     Args:
-        n_together: Digits that a scene or film may have.
+        size: Pixels of the side of a scene or frame.
         in_order: The digits as they are stored, for validation and test.
     """
+
+    n_together: ClassVar[int]
+    """Digits that a scene or film may have."""
+    smallest: ClassVar[int]
+    """Pixels of the side at least."""
+    why_so_large: ClassVar[str]
+    """What the room is for."""
 
     def __init__(
         self,
         digits: Digits,
         *,
-        n_together: int,
+        size: int,
         batch: int,
         seed: int,
         epoch: int = 0,
         in_order: bool = False,
     ) -> None:
-        self.digits, self.n_together, self.seed = digits, n_together, seed
+        if size < self.smallest:
+            raise UsageError(
+                f"expected a side of {self.smallest} pixels or more, got {size}",
+                hint=self.why_so_large,
+            )
+        self.digits, self.size, self.seed = digits, size, seed
         n = len(digits.labels)
         shuffled = torch.randperm(n, generator=generator_of(seed, epoch))
         self.parts = (torch.arange(n) if in_order else shuffled).split(batch)

@@ -15,14 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from saccade.errors import UsageError
-from saccade.tasks.caption_scenes import NAMES
 from saccade.tasks.captions import Sentences
 from saccade.tasks.digit_epoch import DigitEpoch
+from saccade.tasks.digit_sentences import NAMES, DigitSentences
 from saccade.tasks.images import as_images
 from saccade.tasks.mnist import Digits
 from saccade.tasks.scenes import SIDE, pixels_of
-from saccade.tasks.symbols import EOS, PAD, SYMBOLS
+from saccade.tasks.symbols import EOS, SYMBOLS
 from saccade.tasks.vocabulary import Vocabulary
 
 N_FRAMES = 16
@@ -55,32 +54,11 @@ class FilmBatch(NamedTuple):
 
 
 class MovingDigits(DigitEpoch[FilmBatch]):
-    """The batches of one epoch; every digit is the first one of a film once.
+    """The batches of one epoch; every digit is the first one of a film once."""
 
-    Args:
-        size: Pixels of a frame's side.
-        in_order: The digits as they are stored, for validation and test.
-    """
-
-    def __init__(
-        self,
-        digits: Digits,
-        *,
-        size: int,
-        batch: int,
-        seed: int,
-        epoch: int = 0,
-        in_order: bool = False,
-    ) -> None:
-        if size < SIDE + REACH:
-            raise UsageError(
-                f"expected frames of {SIDE + REACH} pixels or more, got {size}",
-                hint="a digit has 28, and must have room to move",
-            )
-        super().__init__(
-            digits, n_together=MOST, batch=batch, seed=seed, epoch=epoch, in_order=in_order
-        )
-        self.size = size
+    n_together = MOST
+    smallest = SIDE + REACH
+    why_so_large = f"a digit has {SIDE}, and must have room to move"
 
     def make(self, chosen: Int[Tensor, "batch digit"], generator: torch.Generator) -> FilmBatch:
         """A batch of these digits."""
@@ -145,20 +123,14 @@ def _film(
     return canvas.view(n, N_FRAMES, 1, size, size)
 
 
-class _Said(NamedTuple):
-    words: Int[Tensor, "batch pos"]
-    about: Int[Tensor, "batch pos"]
-
-
 def _say(
     labels: Int[Tensor, "batch digit"],
     ways: Int[Tensor, "batch digit"],
     n_seen: Int[Tensor, "batch 1"],
-) -> _Said:
+) -> DigitSentences:
     """The sentences: four words a digit, of which the last links it to the next or is the end."""
     moves, then = VOCABULARY.encode(["moves", "then"])
-    number = torch.arange(MOST).expand_as(labels)
-    left = n_seen - number  # digits still to be told, this one counted
+    left = n_seen - torch.arange(MOST)  # digits still to be told, this one counted
     words = torch.stack(
         [
             labels + VOCABULARY.ids[NAMES[0]],
@@ -168,7 +140,4 @@ def _say(
         ],
         dim=2,
     )  # [batch, digit, word]
-    about = torch.full_like(words, -1)
-    about[:, :, NAME] = about[:, :, WAY] = number
-    is_said = (left > 0)[:, :, None]
-    return _Said(words.where(is_said, PAD).flatten(1), about.where(is_said, -1).flatten(1))
+    return DigitSentences.of(words, n_told=n_seen, telling=(NAME, WAY))

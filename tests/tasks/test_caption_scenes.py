@@ -8,11 +8,11 @@ from saccade.tasks import Digits
 from saccade.tasks.caption_scenes import (
     APART,
     HEIGHTS,
-    NAMES,
     VOCABULARY,
     CaptionScenes,
     make_caption_scenes,
 )
+from saccade.tasks.digit_sentences import NAMES
 from saccade.tasks.scenes import SIDE
 from saccade.tasks.step_seed import generator_of
 
@@ -107,5 +107,5 @@ def test_batches_depend_on_seed_epoch_and_number_alone(digits):
 
 
 def test_a_canvas_without_room_for_three_digits_is_refused(digits):
-    with pytest.raises(UsageError, match="a canvas of 84 pixels or more for 3 digits, got 60"):
+    with pytest.raises(UsageError, match="a side of 84 pixels or more, got 60"):
         CaptionScenes(digits, size=60, batch=2, seed=0)

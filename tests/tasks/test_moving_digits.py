@@ -7,7 +7,7 @@ import torch
 
 from saccade.errors import UsageError
 from saccade.tasks import Digits
-from saccade.tasks.caption_scenes import NAMES
+from saccade.tasks.digit_sentences import NAMES
 from saccade.tasks.moving_digits import N_FRAMES, SPEED, VOCABULARY, MovingDigits, make_films
 from saccade.tasks.scenes import SIDE
 from saccade.tasks.step_seed import generator_of
@@ -85,5 +85,5 @@ def test_batches_depend_on_seed_epoch_and_number_alone(digits):
 
 
 def test_frames_without_room_to_move_are_refused(digits):
-    with pytest.raises(UsageError, match="frames of 36 pixels or more, got 30"):
+    with pytest.raises(UsageError, match="a side of 36 pixels or more, got 30"):
         MovingDigits(digits, size=30, batch=2, seed=0)
