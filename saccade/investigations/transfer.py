@@ -43,30 +43,37 @@ class Transfer:
         """How much more that is than the target layer's own lenses have."""
         return self.kl - self.kl.diagonal()
 
+    @property
+    def gain(self) -> float:
+        """How much less KL the layers' own lenses have than the lens that hears nothing."""
+        return self.constant_kl - float(self.kl.diagonal().mean())
+
     def by_layer(self) -> dict[int, Float[Tensor, " target"]]:
         """The extra KL as rows, one for each layer that lenses were taken from."""
         return dict(zip(self.layers, self.extra, strict=True))
 
     def by_distance(self) -> dict[int, float]:
-        """The mean extra KL of lenses from so many layers away."""
+        """The median extra KL of lenses from so many layers away; a few have a hundred nats."""
         place = torch.arange(len(self.layers))
         far = (place[:, None] - place).abs()
-        return {d: float(self.extra[far == d].mean()) for d in range(len(self.layers))}
+        return {d: float(self.extra[far == d].median()) for d in range(len(self.layers))}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
         return {
             "layers": list(self.layers),
             "constant_kl": round(self.constant_kl, 6),
+            "gain": round(self.gain, 6),
             "extra_kl": [[round(v, 6) for v in row] for row in self.extra.tolist()],
             "by_distance": {str(d): round(v, 6) for d, v in self.by_distance().items()},
         }
 
     def to_table(self) -> Table:
         """What a lens costs, by how many layers away it was fitted."""
-        table = Table(title="Lenses of other layers")
+        caption = f"own lenses gain {self.gain:.3f} over the constant lens"
+        table = Table(title="Lenses of other layers", caption=caption)
         table.add_column("layers away", justify="right")
-        table.add_column("extra KL", justify="right")
+        table.add_column("extra KL (median)", justify="right")
         for distance, extra in self.by_distance().items():
             table.add_row(str(distance), f"{extra:.3f}")
         return table

@@ -39,6 +39,7 @@ def save_heat_map(
     title: str,
     label: str,
     axes: Axes = HEADS,
+    most: float | None = None,
 ) -> None:
     """Write a PNG of one figure for each head, a row for each layer, the first layer lowest.
 
@@ -49,8 +50,9 @@ def save_heat_map(
         rows: layer -> one figure a head, as `Scores.by_layer` gives them.
         label: what the colours mean, with its unit.
         axes: where the rows are something else than heads.
+        most: where the colours end; figures beyond it, however large, have the last one.
     """
-    _save(draw_heat_map(rows, title=title, label=label, axes=axes), path)
+    _save(draw_heat_map(rows, title=title, label=label, axes=axes, most=most), path)
 
 
 def save_heat_maps(
@@ -72,12 +74,17 @@ def save_heat_maps(
 
 
 def draw_heat_map(
-    rows: Mapping[int, Float[Tensor, " head"]], *, title: str, label: str, axes: Axes = HEADS
+    rows: Mapping[int, Float[Tensor, " head"]],
+    *,
+    title: str,
+    label: str,
+    axes: Axes = HEADS,
+    most: float | None = None,
 ) -> Figure:
     """The same as a matplotlib figure, for notebooks."""
     n_layers, n_heads = _grid(rows).shape
     figure = _new_figure(max(5.0, n_heads * CELL + MARGIN), n_layers)
-    _draw(figure, figure.add_subplot(), rows, title=title, label=label, axes=axes)
+    _draw(figure, figure.add_subplot(), rows, title=title, label=label, axes=axes, most=most)
     return figure
 
 
@@ -109,10 +116,11 @@ def _draw(
     title: str,
     label: str = "",
     axes: Axes = HEADS,
+    most: float | None = None,
 ) -> None:
     layers, grid = sorted(rows), _grid(rows)
     n_layers, n_heads = grid.shape
-    low, high, colours = _range(grid)
+    low, high, colours = _range(grid if most is None else grid.clip(max=most))
     image = plot.imshow(
         grid,
         origin="lower",
@@ -129,7 +137,8 @@ def _draw(
     plot.set_xticks(_ticks(n_heads))
     places = _ticks(n_layers)
     plot.set_yticks(places, [str(layers[place]) for place in places])
-    figure.colorbar(image, ax=plot, label=label)
+    goes_on = most is not None and bool((grid > most).any())
+    figure.colorbar(image, ax=plot, label=label, extend="max" if goes_on else "neither")
 
 
 def _grid(rows: Mapping[int, Tensor]) -> np.ndarray:

@@ -49,6 +49,14 @@ def test_figures_of_both_signs_meet_at_zero_in_the_middle_of_the_colours(rows):
     assert image.get_cmap().name == "PuOr"
 
 
+def test_one_huge_figure_takes_the_colours_from_no_other(rows):
+    rows[3][2] = 160.0
+    figure = draw_heat_map(rows, title="", label="", most=1.5)
+    image = figure.axes[0].images[0]
+    assert image.get_clim()[1] == 1.5
+    assert image.colorbar.extend == "max"  # an arrow says that it goes on
+
+
 def test_layers_may_differ_in_their_heads(rows):
     rows[4] = rows[4][:2]
     grid = np.ma.getmaskarray(shown(rows)[1].images[0].get_array())
