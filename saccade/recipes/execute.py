@@ -44,6 +44,13 @@ class ExecuteSettings:
     The paper's best is combined. Without nesting its first stage has so few programs that they are
     learnt by heart, and little is learnt of longer ones meanwhile.
     """
+    focus: int = 20
+    """Epochs in which the share of programs of the full difficulty, whatever the curriculum draws,
+    rises from none to four fifths; 0: the curriculum alone.
+
+    Sums of two digits are learnt from a mix of lengths; then most of what is left to learn is in
+    the longest programs, of which the mix has one in ``length``.
+    """
     is_scrambled: bool = False
     """Programs and results in a secret alphabet: the control that characters mean nothing."""
     programs: int = 50_000

@@ -42,6 +42,7 @@ from saccade.training.sharing import moved
 PROGRESS = 1.0
 SOLVED = 95.0  # of 100: nothing is left to wait for
 EASIER = 200  # programs to see that on
+FOCUS = 0.8  # of programs at most; from the others nothing is forgotten
 # Seeds of programs: those of training are seed, epoch and stage together, and begin beyond these.
 VALID_SEED, TEST_SEED, TRAIN_SEED = 1, 2, 1000
 SCRAMBLE_SEED = 7
@@ -90,7 +91,7 @@ def execute_job(settings: ExecuteSettings) -> Job:
         seed = settings.training.seed
         programs = make_programs(
             settings.programs,
-            partial(difficulties.draw, stage),
+            partial(focused, difficulties, stage, focus_at(settings, epoch)),
             # Distinct for all epochs and stages of a run, and of the next million runs.
             seed=TRAIN_SEED + (seed * 10_000 + stage) * 1_000_000 + epoch,
         )
@@ -106,6 +107,20 @@ def execute_job(settings: ExecuteSettings) -> Job:
         is_better="more",
         config=settings.training,
     )
+
+
+def focus_at(settings: ExecuteSettings, epoch: int) -> float:
+    """The share of programs of the full difficulty that an epoch has beyond its curriculum's."""
+    return FOCUS * min(1.0, epoch / settings.focus) if settings.focus else 0.0
+
+
+def focused(
+    difficulties: Difficulties, stage: int, share: float, generator: random.Random
+) -> Difficulty:
+    """How hard the next program is to be."""
+    if share and generator.random() < share:
+        return difficulties.target
+    return difficulties.draw(stage, generator)
 
 
 def is_learnt(scores: Sequence[Mapping[str, float]], stage: int) -> bool:

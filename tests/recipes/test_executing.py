@@ -1,5 +1,6 @@
 """Learning to Execute from programs to figures."""
 
+import random
 from functools import partial
 
 import pytest
@@ -61,6 +62,21 @@ def test_the_combined_curriculum_has_a_stage_for_each_length():
     combined = executing.execute_job(settings("length=3", "strategy=combined"))
     assert combined.batches.n_stages == 3
     assert executing.execute_job(settings("length=3", "strategy=baseline")).batches.n_stages == 1
+
+
+def test_the_full_difficulty_gets_more_of_the_programs_with_every_epoch():
+    chosen = settings("length=3", "strategy=mix", "focus=4")
+    mix = Curriculum("mix", Difficulty(3, 1))
+
+    def share(epoch: int) -> float:
+        generator, focus = random.Random(0), executing.focus_at(chosen, epoch)
+        drawn = [executing.focused(mix, 0, focus, generator) for _ in range(3000)]
+        return sum(each == Difficulty(3, 1) for each in drawn) / len(drawn)
+
+    # A third of the mix, and from there to four fifths and a third of the rest.
+    for epoch, expected in ((0, 1 / 3), (2, 0.4 + 0.6 / 3), (4, 0.8 + 0.2 / 3), (9, 0.8 + 0.2 / 3)):
+        assert share(epoch) == pytest.approx(expected, abs=0.03)
+    assert executing.focus_at(settings("focus=0"), 9) == 0.0
 
 
 @pytest.mark.parametrize(
