@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -100,7 +101,8 @@ def capture(  # noqa: PLR0913
     shape = tuple(input_ids.shape)
     with ExitStack() as stack:
         for layer in wanted:
-            stack.enter_context(on_input(layer.projection, _keep_heads(z, layer, shape, every)))
+            keep = partial(_keep_heads, z, layer, shape, every)
+            stack.enter_context(on_input(layer.projection, keep))
             if residual:
                 stack.enter_context(on_output(layer.block, keep_in(stream, layer.index)))
         if residual:
@@ -219,12 +221,9 @@ def direct_logits(
 
 
 def _keep_heads(
-    into: dict[int, Tensor], layer: HeadLayer, shape: tuple[int, ...], every: int
-) -> Callable[[Tensor], None]:
-    def keep(flat: Tensor) -> None:
-        # Some models flatten batch and position before they project.
-        held = flat.reshape(*shape, layer.n_heads, layer.d_head)
-        # A copy, if not all is kept, so that the rest can go while it is still in the cache.
-        into[layer.index] = every_so_many(held, every)
-
-    return keep
+    into: dict[int, Tensor], layer: HeadLayer, shape: tuple[int, ...], every: int, flat: Tensor
+) -> None:
+    # Some models flatten batch and position before they project.
+    held = flat.reshape(*shape, layer.n_heads, layer.d_head)
+    # A copy, if not all is kept, so that the rest can go while it is still in the cache.
+    into[layer.index] = every_so_many(held, every)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,30 +99,38 @@ class Session:
             return
         self._hooked.add(layer.index)
 
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if self._watcher.running is None or not self._of(layer, HeadChange):
-                return None
-            name = "" if args else "hidden_states"
-            flat = args[0] if args else kwargs[name]
-            changed = self._change_heads(layer, flat, self._watcher.running)
-            return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, name: changed})
-
-        def behind(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            added = self._added.pop(layer.index, None)
-            return None if added is None else output + added.to(output).view(output.shape)
-
-        def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-            if self._watcher.running is None or not self._of(layer, InjectResidual):
-                return None
-            stream = output[0] if isinstance(output, tuple | list) else output
-            changed = self._change_stream(layer, stream, self._watcher.running)
-            is_plain = isinstance(output, Tensor)
-            return changed if is_plain else type(output)([changed, *output[1:]])
-
         keep, projection = self._stack.enter_context, layer.projection
+        before = partial(self._before, layer)
         keep(projection.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
-        keep(projection.register_forward_hook(behind, prepend=True))
-        keep(layer.block.register_forward_hook(after, prepend=True))
+        keep(projection.register_forward_hook(partial(self._behind, layer), prepend=True))
+        keep(layer.block.register_forward_hook(partial(self._after, layer), prepend=True))
+
+    def _before(
+        self, layer: HeadLayer, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Change what the projection reads."""
+        if self._watcher.running is None or not self._of(layer, HeadChange):
+            return None
+        name = "" if args else "hidden_states"
+        flat = args[0] if args else kwargs[name]
+        changed = self._change_heads(layer, flat, self._watcher.running)
+        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, name: changed})
+
+    def _behind(
+        self, layer: HeadLayer, _: nn.Module, __: tuple[Any, ...], output: Tensor
+    ) -> Tensor | None:
+        """Add to what the projection writes."""
+        added = self._added.pop(layer.index, None)
+        return None if added is None else output + added.to(output).view(output.shape)
+
+    def _after(self, layer: HeadLayer, _: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        """Change the stream behind the block."""
+        if self._watcher.running is None or not self._of(layer, InjectResidual):
+            return None
+        stream = output[0] if isinstance(output, tuple | list) else output
+        changed = self._change_stream(layer, stream, self._watcher.running)
+        is_plain = isinstance(output, Tensor)
+        return changed if is_plain else type(output)([changed, *output[1:]])
 
     def _of(self, layer: HeadLayer, kind: Any) -> list[Touched]:
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,12 +106,12 @@ def _record(hf: PreTrainedModel, layer: HeadLayer, *, nudge: Tensor | None) -> d
     with ExitStack() as stack:
         if nudge is not None:
             stack.enter_context(added_to(layer.projection, nudge))
-        stack.enter_context(on_output(layer.projection, _put(seen, "wrote", ids)))
+        stack.enter_context(on_output(layer.projection, partial(_put, seen, "wrote", ids)))
         for path, module in layer.block.named_modules():
             if path and module not in inside and module is not layer.attention:
-                stack.enter_context(on_input(module, _put(seen, f"in:{path}", ids)))
-                stack.enter_context(on_output(module, _put(seen, f"out:{path}", ids)))
-        stack.enter_context(on_output(layer.block, _put(seen, "block", ids)))
+                stack.enter_context(on_input(module, partial(_put, seen, f"in:{path}", ids)))
+                stack.enter_context(on_output(module, partial(_put, seen, f"out:{path}", ids)))
+        stack.enter_context(on_output(layer.block, partial(_put, seen, "block", ids)))
         run_through(hf, ids, layer.block)
     return seen
 
@@ -156,12 +157,9 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
 
 
-def _put(into: dict[str, Tensor], key: str, ids: Tensor | None = None) -> Any:
-    def put(tensor: Any) -> None:
-        if isinstance(tensor, Tensor):
-            if ids is not None and tensor.dim() == 2 and tensor.shape[0] == ids.numel():
-                tensor = tensor.view(*ids.shape, -1)  # OPT flattens batch and position
-            # A copy: some models add to their tensors in place later on.
-            into[key] = tensor.clone()
-
-    return put
+def _put(into: dict[str, Tensor], key: str, ids: Tensor | None, tensor: Any) -> None:
+    if isinstance(tensor, Tensor):
+        if ids is not None and tensor.dim() == 2 and tensor.shape[0] == ids.numel():
+            tensor = tensor.view(*ids.shape, -1)  # OPT flattens batch and position
+        # A copy: some models add to their tensors in place later on.
+        into[key] = tensor.clone()

@@ -109,7 +109,7 @@ def test_the_phrase_ends_where_its_last_token_is(stories):
 def test_each_half_is_judged_with_what_the_other_chose(story_lenses):
     model = story_lenses.model
     unrelated = UnrelatedText(model, reference_text(model, rows=2, window=24))
-    few = list(two_hops()[::40])
+    few = list(two_hops()[::90])
     report = measure_two_hops(model, few, unrelated=unrelated, layers=[1], lenses=story_lenses)
     low = [q for q in few if chance_by_hand(model, q) < 0.1]
     first = {*halves(low)[0]}
@@ -124,7 +124,7 @@ def test_each_half_is_judged_with_what_the_other_chose(story_lenses):
 def test_a_search_for_each_question_takes_the_best_that_costs_little(story_lenses):
     model = story_lenses.model
     unrelated = UnrelatedText(model, reference_text(model, rows=2, window=24))
-    few = list(two_hops()[::60])
+    few = list(two_hops()[::120])
     report = measure_two_hops(model, few, unrelated=unrelated, layers=[1, 3])
     trial_costs = report.known_costs
     for row, found in enumerate(report.searched.after):
