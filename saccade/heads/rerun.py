@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from saccade.heads.capture import Readable, capture
@@ -104,23 +105,27 @@ def _blocks_from(hf: PreTrainedModel, at: HeadLayer) -> list[nn.Module]:
     return blocks[next(i for i, block in enumerate(blocks) if block is at.block) :]
 
 
-@contextmanager
-def _recorded(block: nn.Module, entered: list[Tensor], calls: list[_Call]) -> Iterator[None]:
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rest = {k: v for k, v in kwargs.items() if k != "hidden_states"}
-        if not calls:  # of the later blocks the stream is computed anew
-            entered.append(args[0] if args else kwargs["hidden_states"])
-        calls.append(_Call(block, args[1:], rest))
-
-    with block.register_forward_pre_hook(hook, with_kwargs=True):
-        yield
+def _recorded(block: nn.Module, entered: list[Tensor], calls: list[_Call]) -> RemovableHandle:
+    return block.register_forward_pre_hook(partial(_record, entered, calls), with_kwargs=True)
 
 
-@contextmanager
-def _holding(projection: nn.Module, z: Tensor) -> Iterator[None]:
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        held = args[0]  # some models flatten batch and position before they project
-        return (z.to(held).reshape(held.shape), *args[1:])
+def _record(
+    entered: list[Tensor],
+    calls: list[_Call],
+    block: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    rest = {k: v for k, v in kwargs.items() if k != "hidden_states"}
+    if not calls:  # of the later blocks the stream is computed anew
+        entered.append(args[0] if args else kwargs["hidden_states"])
+    calls.append(_Call(block, args[1:], rest))
 
-    with projection.register_forward_pre_hook(hook):
-        yield
+
+def _holding(projection: nn.Module, z: Tensor) -> RemovableHandle:
+    return projection.register_forward_pre_hook(partial(_hold, z))
+
+
+def _hold(z: Tensor, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    held = args[0]  # some models flatten batch and position before they project
+    return (z.to(held).reshape(held.shape), *args[1:])

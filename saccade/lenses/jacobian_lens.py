@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -137,13 +138,16 @@ def _slopes(
 
 
 def _in_graph(at: HeadLayer, seen: dict[int, Tensor]) -> RemovableHandle:
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        # The weights are frozen: the graph begins at the first layer that is asked for.
-        flat = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
-        seen[at.index] = flat
-        return (flat, *args[1:])
+    return at.projection.register_forward_pre_hook(partial(_begin_graph, at, seen))
 
-    return at.projection.register_forward_pre_hook(hook)
+
+def _begin_graph(
+    at: HeadLayer, seen: dict[int, Tensor], _: nn.Module, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    # The weights are frozen: the graph begins at the first layer that is asked for.
+    flat = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
+    seen[at.index] = flat
+    return (flat, *args[1:])
 
 
 def _lens(

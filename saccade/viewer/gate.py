@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import secrets
 import socket
+from functools import partial
 from http.cookies import SimpleCookie
 from typing import Any, NamedTuple, final
 from urllib.parse import parse_qs
@@ -106,7 +107,7 @@ class Gate:
                 refusal = body
             else:
                 receive = _again(body, receive)
-        await (refusal or self._app)(scope, receive, _marked(send))
+        await (refusal or self._app)(scope, receive, partial(_send_marked, send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -186,16 +187,13 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return give
 
 
-def _marked(send: Send) -> Send:
-    async def send_marked(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers.setdefault("Cache-Control", "no-store")
-        await send(message)
-
-    return send_marked
+async def _send_marked(send: Send, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        headers = MutableHeaders(scope=message)
+        for name, value in HEADERS.items():
+            headers[name] = value
+        headers.setdefault("Cache-Control", "no-store")
+    await send(message)
 
 
 def _same(given: Any, token: str) -> bool:
