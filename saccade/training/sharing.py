@@ -6,6 +6,7 @@ something else whenever they differ in the number of their units, so each weighs
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from saccade.processes import Processes
 from saccade.training.job import Job, LossOut
+
+# Buffers are the same everywhere and stay so. Newer versions of torch warn of the older name.
+SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in signature(DistributedDataParallel).parameters
+)
 
 
 class Share(NamedTuple):
@@ -72,7 +80,7 @@ def shared_loss(job: Job, processes: Processes, device: torch.device) -> nn.Modu
     return DistributedDataParallel(
         loss,
         device_ids=[device] if device.type == "cuda" else None,
-        broadcast_buffers=False,
         find_unused_parameters=job.has_idle_weights,
         gradient_as_bucket_view=True,
+        **{SYNC_BUFFERS: False},
     )

@@ -83,6 +83,7 @@ def test_two_processes_give_the_weights_of_one(tiny_job, tmp_path, curve):
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 4  # only the first process speaks
+    assert "Warning" not in done.stderr
     two, one = (load_checkpoint(tmp_path / f / "checkpoint") for f in ("two", "alone"))
     for name, value in one.weights.items():
         torch.testing.assert_close(two.weights[name], value, atol=1e-5, rtol=1e-5)
