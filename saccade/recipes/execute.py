@@ -127,7 +127,7 @@ RECIPES = (
         source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
         note="Exact is without help; the paper reports characters that are right after the right "
         "ones before them (`characters`, at least 90 wanted), as curves only.",
-        minutes=40.0,
+        minutes=43.0,
         settings=ExecuteSettings(),
         build=build,
         restore=restore,
