@@ -126,8 +126,8 @@ RECIPES = (
         at_least=60.0,
         source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
         note="Exact is without help; the paper reports characters that are right after the right "
-        "ones before them, as curves only. Of those 90 % were wanted, and 87.0 % were reached: a loop "
-        "adds a number up to 12 times, and is exact in 13 of 100.",
+        "ones before them, as curves only. Of those 90 % were wanted, and 87.0 % were reached: a "
+        "loop adds a number up to 12 times, and is exact in 13 of 100.",
         minutes=43.0,
         settings=ExecuteSettings(),
         build=build,
