@@ -18,11 +18,9 @@ from saccade.processes import Processes
 from saccade.training.job import Job, LossOut
 
 # Buffers are the same everywhere and stay so. Newer versions of torch warn of the older name.
-SYNC_BUFFERS = next(
-    name
-    for name in ("forward_sync_buffers", "broadcast_buffers")
-    if name in signature(DistributedDataParallel).parameters
-)
+_SYNC = "forward_sync_buffers"
+_IS_NEW = _SYNC in signature(DistributedDataParallel).parameters
+NO_SYNC: dict[str, Any] = {_SYNC if _IS_NEW else "broadcast_buffers": False}
 
 
 class Share(NamedTuple):
@@ -82,5 +80,5 @@ def shared_loss(job: Job, processes: Processes, device: torch.device) -> nn.Modu
         device_ids=[device] if device.type == "cuda" else None,
         find_unused_parameters=job.has_idle_weights,
         gradient_as_bucket_view=True,
-        **{SYNC_BUFFERS: False},
+        **NO_SYNC,
     )
