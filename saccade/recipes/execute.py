@@ -65,7 +65,7 @@ class ExecuteSettings:
     d_hidden: int = 256
     """Width of a layer."""
     n_layers: int = 1
-    """How many layers there are; the paper's two learn half as much in the same time."""
+    """How many layers there are; the paper has two, which learn less in the same time."""
     dropout: float = 0.0
     """Between layers; new programs at every step leave nothing to overfit."""
     n_valid: int = 2_000
