@@ -38,7 +38,7 @@ class CharlmSettings(LanguageModelSettings):
     """How many layers there are."""
     cell: str = "lstm"
     """Any cell of saccade.cells: lstm, gru, layer-norm-lstm, ..."""
-    dropout: tuple[float, float] = (0.1, 0.4)
+    dropout: tuple[float, float] = (0.2, 0.5)
     """Of the embeddings, and of what each layer puts out."""
     is_tied: bool = False
     """The output's weights are the embedding's."""
