@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.sequence_reader import SequenceReader
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(steps=6000, minutes=15.0, learning_rate=0.01, clip=1.0)
 
@@ -43,37 +34,6 @@ class AddingSettings:
     """How it is trained."""
 
 
-def build(settings: AddingSettings, data: Path | None) -> Job:
-    """The job; the data are made, not read."""
-    del data
-    from saccade.recipes.remembering import adding_job
-
-    return adding_job(settings)
-
-
-def restore(settings: AddingSettings, kept: Mapping[str, Any]) -> SequenceReader:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.remembering import adding_model
-
-    return adding_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """The error on new sequences."""
-    del data
-    from saccade.recipes.remembering import evaluate_adding
-
-    return evaluate_adding(run)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """How much each number counts for the sum."""
-    from saccade.recipes.remembering import trace_adding
-
-    return [trace_adding(run, text)]
-
-
 LE = "https://arxiv.org/abs/1504.00941, figure 1"
 ARJOVSKY = "https://arxiv.org/abs/1511.06464, figure 2"
 
@@ -100,10 +60,10 @@ def _recipe(
         note=note,
         minutes=minutes,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("remembering.adding_job", takes=1),
+        restore=Later("remembering.adding_model", takes=1),
+        evaluate=Later("remembering.evaluate_adding", takes=1),
+        trace=Later("remembering.trace_adding"),
     )
 
 

@@ -12,20 +12,11 @@ With a net of one's own (``--set backbone=... --set weights=...``) and a file of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=60,
@@ -84,34 +75,6 @@ class CaptionPhotographsSettings:
     """How it is trained."""
 
 
-def build(settings: CaptionPhotographsSettings, data: Path | None) -> Job:
-    """The job on the photographs in ``data``."""
-    from saccade.recipes.photographs import photographs_job
-
-    return photographs_job(settings, data)
-
-
-def restore(settings: CaptionPhotographsSettings, kept: Mapping[str, Any]) -> nn.Module:
-    """The untrained model."""
-    from saccade.recipes.photographs import photographs_model
-
-    return photographs_model(settings, kept)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """CIDEr-D and BLEU-4 on the test photographs, and of the two baselines."""
-    from saccade.recipes.photographs import evaluate_photographs
-
-    return evaluate_photographs(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """Where each word of the sentence about a photograph was looked for."""
-    from saccade.recipes.photographs import trace_photograph
-
-    return [trace_photograph(run, text)]
-
-
 def _recipe(
     name: str, settings: CaptionPhotographsSettings, *, about: str, system: str, note: str
 ) -> Recipe:
@@ -124,10 +87,10 @@ def _recipe(
         note=note,
         minutes=25.0,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("photographs.photographs_job"),
+        restore=Later("photographs.photographs_model"),
+        evaluate=Later("photographs.evaluate_photographs"),
+        trace=Later("photographs.trace_photograph"),
         gallery=("0", "1"),
     )
 

@@ -8,20 +8,11 @@ where each digit is: see `saccade.tasks.caption_scenes`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=8,
@@ -59,35 +50,6 @@ class CaptionScenesSettings:
     """How it is trained."""
 
 
-def build(settings: CaptionScenesSettings, data: Path | None) -> Job:
-    """The job on scenes of the digits in ``data``."""
-    from saccade.recipes.captioning import scenes_job
-
-    return scenes_job(settings, data)
-
-
-def restore(settings: CaptionScenesSettings, kept: Mapping[str, Any]) -> nn.Module:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.captioning import scenes_model
-
-    return scenes_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of sentences that are right, and of words said with a look at the right place."""
-    from saccade.recipes.captioning import evaluate_scenes
-
-    return evaluate_scenes(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """Where each word of the sentence about a test scene was looked for."""
-    from saccade.recipes.captioning import trace_scene
-
-    return [trace_scene(run, text)]
-
-
 def _recipe(
     name: str,
     settings: CaptionScenesSettings,
@@ -108,10 +70,10 @@ def _recipe(
         note=note,
         minutes=minutes,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("captioning.scenes_job"),
+        restore=Later("captioning.scenes_model", takes=1),
+        evaluate=Later("captioning.evaluate_scenes"),
+        trace=Later("captioning.trace_scene"),
         gallery=("0", "7"),
     )
 

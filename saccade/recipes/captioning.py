@@ -174,7 +174,7 @@ def evaluate_scenes(run: OpenRun, data: Path | None) -> dict[str, float]:
     return judge(_of(run.model), _held_out("test", run.settings, data))
 
 
-def trace_scene(run: OpenRun, text: str) -> ImageTrace:
+def trace_scene(run: OpenRun, text: str) -> list[ImageTrace]:
     """Where each word of the sentence was looked for, in a test scene."""
     scenes = _held_out("test", run.settings, None)
     n = len(scenes.digits.labels)
@@ -187,12 +187,12 @@ def trace_scene(run: OpenRun, text: str) -> ImageTrace:
     images = scenes[batch].images[row : row + 1]
     model = _of(run.model)
     if isinstance(model, ShowAndTell):
-        return influence_trace(model, images, vocabulary=VOCABULARY, longest=LONGEST)
+        return [influence_trace(model, images, vocabulary=VOCABULARY, longest=LONGEST)]
     (found,) = greedy(model, images, max_length=LONGEST)
     assert found.weights is not None, "attention leaves weights"
     words = VOCABULARY.words
     steps = tuple(words[each] for each in [*found.ids, EOS][: len(found.weights)])
-    return overlay(images[0], found.weights, steps=steps, title=f"{run.recipe.name}, {text}")
+    return [overlay(images[0], found.weights, steps=steps, title=f"{run.recipe.name}, {text}")]
 
 
 def _held_out(

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.sequence_reader import SequenceReader
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     steps=4000, minutes=15.0, learning_rate=0.01, clip=1.0, schedule="cosine", warmup=100
@@ -45,37 +36,6 @@ class CopyingSettings:
     """How it is trained."""
 
 
-def build(settings: CopyingSettings, data: Path | None) -> Job:
-    """The job; the data are made, not read."""
-    del data
-    from saccade.recipes.remembering import copying_job
-
-    return copying_job(settings)
-
-
-def restore(settings: CopyingSettings, kept: Mapping[str, Any]) -> SequenceReader:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.remembering import copying_model
-
-    return copying_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """How many symbols of new sequences are recalled."""
-    del data
-    from saccade.recipes.remembering import evaluate_copying
-
-    return evaluate_copying(run)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """How much each symbol heard counts for each that is said."""
-    from saccade.recipes.remembering import trace_copying
-
-    return [trace_copying(run, text)]
-
-
 def _recipe(
     settings: CopyingSettings, *, about: str, minutes: float, note: str, solved: bool = True
 ) -> Recipe:
@@ -91,10 +51,10 @@ def _recipe(
         note=note,
         minutes=minutes,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("remembering.copying_job", takes=1),
+        restore=Later("remembering.copying_model", takes=1),
+        evaluate=Later("remembering.evaluate_copying", takes=1),
+        trace=Later("remembering.trace_copying"),
     )
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.options import Translated, TranslateOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=24,
@@ -56,41 +51,11 @@ class CtcWordSettings:
     """How it is trained."""
 
 
-def build(settings: CtcWordSettings, data: Path | None) -> Job:
-    """Words of UNIPEN, split by person."""
-    from saccade.recipes.pen_reading import words_job
-
-    return words_job(settings, data)
-
-
 def restore(settings: CtcWordSettings, kept: Mapping[str, Any]) -> nn.Module:
     """The untrained model."""
     from saccade.recipes.pen_reading import coder_of, make_model
 
     return make_model(settings, coder_of(kept))
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """The character error rate on words of new persons."""
-    from saccade.recipes.pen_reading import evaluate_words
-
-    return evaluate_words(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """Where each letter is seen, in a test word by its number, or in a JSON file of strokes."""
-    from saccade.recipes.pen_reading import trace_word
-
-    return trace_word(run, text)
-
-
-def translate(
-    run: OpenRun, texts: Sequence[str], options: TranslateOptions
-) -> Sequence[Translated]:
-    """The word in each file of strokes."""
-    from saccade.recipes.pen_reading import write_down
-
-    return write_down(run, texts, options)
 
 
 RECIPES = (
@@ -106,11 +71,11 @@ RECIPES = (
         "words. Graves et al., 2009, read lines of another data set (IAM-OnDB).",
         minutes=40.0,
         settings=CtcWordSettings(),
-        build=build,
+        build=Later("pen_reading.words_job"),
         restore=restore,
-        evaluate=evaluate,
-        trace=trace,
-        translate=translate,
+        evaluate=Later("pen_reading.evaluate_words"),
+        trace=Later("pen_reading.trace_word"),
+        translate=Later("pen_reading.write_down"),
         may_differ=frozenset({"beam", "order", "weight", "bonus"}),
         gallery=("0", "1"),
     ),

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.diff_ram import DifferentiableRam
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=90, minutes=58.0, learning_rate=0.001, clip=1.0, schedule="cosine", warmup=500
@@ -43,35 +34,6 @@ class DiffRamSettings:
     """How it is trained."""
 
 
-def build(settings: DiffRamSettings, data: Path | None) -> Job:
-    """The job on the digits in ``data``."""
-    from saccade.recipes.spotting import diff_ram_job
-
-    return diff_ram_job(settings, data)
-
-
-def restore(settings: DiffRamSettings, kept: Mapping[str, Any]) -> DifferentiableRam:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.spotting import diff_ram_model
-
-    return diff_ram_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the scenes with test digits named wrong."""
-    from saccade.recipes.spotting import evaluate_spotting
-
-    return evaluate_spotting(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """Where it looks in the scene with the test digit of this number."""
-    from saccade.recipes.spotting import trace_spotting
-
-    return [trace_spotting(run, text)]
-
-
 RECIPES = (
     Recipe(
         name="diffram-cluttered100",
@@ -86,10 +48,10 @@ RECIPES = (
         note="An hour on two cores; scenes are made anew for every epoch.",
         minutes=58.0,
         settings=DiffRamSettings(),
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("spotting.diff_ram_job"),
+        restore=Later("spotting.diff_ram_model", takes=1),
+        evaluate=Later("spotting.evaluate_spotting"),
+        trace=Later("spotting.trace_spotting"),
         gallery=("0", "1"),
     ),
 )

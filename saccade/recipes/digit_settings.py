@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.options import Translated, TranslateOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
     from saccade.training import Job
 
 TRAINING = TrainConfig(
@@ -64,29 +61,6 @@ class DigitSettings:
     """How it is trained."""
 
 
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """The digit error rate on held-out recordings."""
-    from saccade.recipes.hearing import evaluate_digits
-
-    return evaluate_digits(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """Where each digit is heard, in a WAV file, or in digits said by held-out recordings."""
-    from saccade.recipes.hearing import trace_digits
-
-    return trace_digits(run, text)
-
-
-def translate(
-    run: OpenRun, texts: Sequence[str], options: TranslateOptions
-) -> Sequence[Translated]:
-    """The digits in each WAV file."""
-    from saccade.recipes.hearing import write_down
-
-    return write_down(run, texts, options)
-
-
 def digit_recipe(  # noqa: PLR0913  these are a recipe's own fields
     name: str,
     settings: DigitSettings,
@@ -114,8 +88,8 @@ def digit_recipe(  # noqa: PLR0913  these are a recipe's own fields
         settings=settings,
         build=build,
         restore=restore,
-        evaluate=evaluate,
-        trace=trace,
-        translate=translate,
+        evaluate=Later("hearing.evaluate_digits"),
+        trace=Later("hearing.trace_digits"),
+        translate=Later("hearing.write_down"),
         gallery=("31415", "77007"),
     )

@@ -5,19 +5,11 @@ Ba et al., 2015 (https://arxiv.org/abs/1412.7755), section 5.1, tables 1 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.dram import Dram
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 PAPER = "https://arxiv.org/abs/1412.7755"
 TRAINING = TrainConfig(
@@ -65,35 +57,6 @@ class DramSettings:
     """How it is trained."""
 
 
-def build(settings: DramSettings, data: Path | None) -> Job:
-    """The job on scenes of the digits in ``data``."""
-    from saccade.recipes.reading_digits import dram_job
-
-    return dram_job(settings, data)
-
-
-def restore(settings: DramSettings, kept: Mapping[str, Any]) -> Dram:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.reading_digits import dram_model
-
-    return dram_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the test scenes not read right."""
-    from saccade.recipes.reading_digits import evaluate_dram
-
-    return evaluate_dram(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """The path of the gaze over a test image, or an image file."""
-    from saccade.recipes.reading_digits import trace_dram
-
-    return [trace_dram(run, text)]
-
-
 def _recipe(
     name: str,
     settings: DramSettings,
@@ -117,10 +80,10 @@ def _recipe(
         "glimpse network has convolutions, ours has none.",
         minutes=58.0,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("reading_digits.dram_job"),
+        restore=Later("reading_digits.dram_model", takes=1),
+        evaluate=Later("reading_digits.evaluate_dram"),
+        trace=Later("reading_digits.trace_dram"),
         gallery=("0", "1"),
         may_differ=frozenset({"is_backward"}),
     )

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.draw import Draw
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=40, minutes=58.0, learning_rate=0.002, clip=5.0, schedule="cosine", warmup=200
@@ -43,35 +34,6 @@ class DrawSettings:
     """How it is trained."""
 
 
-def build(settings: DrawSettings, data: Path | None) -> Job:
-    """The job on the digits in ``data``."""
-    from saccade.recipes.drawing import draw_job
-
-    return draw_job(settings, data)
-
-
-def restore(settings: DrawSettings, kept: Mapping[str, Any]) -> Draw:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.drawing import draw_model
-
-    return draw_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """The bound on the test digits."""
-    from saccade.recipes.drawing import evaluate_draw
-
-    return evaluate_draw(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """A test digit drawn again, by its number; or ``sample``, digits that nobody wrote."""
-    from saccade.recipes.drawing import trace_draw
-
-    return [trace_draw(run, text)]
-
-
 WITH = Recipe(
     name="draw-mnist",
     about="DRAW reads a digit and draws it again, stroke by stroke.",
@@ -86,10 +48,10 @@ WITH = Recipe(
     "cores: the bound still falls when it is over.",
     minutes=58.0,
     settings=DrawSettings(),
-    build=build,
-    restore=restore,
-    evaluate=evaluate,
-    trace=trace,
+    build=Later("drawing.draw_job"),
+    restore=Later("drawing.draw_model", takes=1),
+    evaluate=Later("drawing.evaluate_draw"),
+    trace=Later("drawing.trace_draw"),
     gallery=("0", "sample"),
 )
 RECIPES = (

@@ -88,15 +88,15 @@ def evaluate_draw(run: OpenRun, data: Path | None) -> dict[str, float]:
     return bound_of(_model(run), binarise(test.images, generator_of(TEST_SEED, 0)))
 
 
-def trace_draw(run: OpenRun, text: str) -> ImageTrace:
+def trace_draw(run: OpenRun, text: str) -> list[ImageTrace]:
     """A test digit drawn again, or new digits that nobody wrote."""
     words = text.split()
     with torch.no_grad():
         if words[0] == "sample" and len(words) <= 2 and all(map(str.isdigit, words[1:])):
-            return _sample_trace(_model(run), seed=int(words[1]) if len(words) == 2 else 0)
+            return [_sample_trace(_model(run), seed=int(words[1]) if len(words) == 2 else 0)]
         grey = one_image(text, held_out("test", Scene(), None))
         image = torch.bernoulli(grey, generator=generator_of(TEST_SEED, 0))
-        return _digit_trace(_model(run), image, title=f"{run.recipe.name}, image {text.strip()}")
+        return [_digit_trace(_model(run), image, title=f"{run.recipe.name}, image {text.strip()}")]
 
 
 def _digit_trace(model: Draw, image: Float[Tensor, "1 height width"], *, title: str) -> ImageTrace:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.edram import Edram
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=32, minutes=58.0, learning_rate=0.001, clip=5.0, schedule="cosine", warmup=300
@@ -45,35 +36,6 @@ class EdramSettings:
     """How it is trained."""
 
 
-def build(settings: EdramSettings, data: Path | None) -> Job:
-    """The job on the digits in ``data``."""
-    from saccade.recipes.spotting import edram_job
-
-    return edram_job(settings, data)
-
-
-def restore(settings: EdramSettings, kept: Mapping[str, Any]) -> Edram:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.spotting import edram_model
-
-    return edram_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the scenes with test digits named wrong."""
-    from saccade.recipes.spotting import evaluate_spotting
-
-    return evaluate_spotting(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """Where it looks in the scene with the test digit of this number."""
-    from saccade.recipes.spotting import trace_spotting
-
-    return [trace_spotting(run, text)]
-
-
 RECIPES = (
     Recipe(
         name="edram-cluttered100",
@@ -88,10 +50,10 @@ RECIPES = (
         note="Fewer channels and smaller states than the paper's 11 million weights, and an hour.",
         minutes=58.0,
         settings=EdramSettings(),
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("spotting.edram_job"),
+        restore=Later("spotting.edram_model", takes=1),
+        evaluate=Later("spotting.evaluate_spotting"),
+        trace=Later("spotting.trace_spotting"),
         gallery=("0", "1"),
     ),
 )

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.options import Translated, TranslateOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.program_executor import ProgramExecutor
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
@@ -76,46 +67,6 @@ class ExecuteSettings:
     """How it is trained."""
 
 
-def build(settings: ExecuteSettings, data: Path | None) -> Job:
-    """Programs are made as they are needed; there is no data to read."""
-    from saccade.recipes.executing import execute_job
-
-    del data
-    return execute_job(settings)
-
-
-def restore(settings: ExecuteSettings, kept: Mapping[str, Any]) -> ProgramExecutor:
-    """The untrained model."""
-    from saccade.recipes.executing import make_model
-
-    del kept
-    return make_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Characters and whole results that are right, on programs never seen."""
-    from saccade.recipes.executing import evaluate_executor
-
-    del data
-    return evaluate_executor(run)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """How much each character of a program counts for each one written."""
-    from saccade.recipes.executing import trace_program
-
-    return [trace_program(run, text)]
-
-
-def translate(
-    run: OpenRun, texts: Sequence[str], options: TranslateOptions
-) -> Sequence[Translated]:
-    r"""What each program prints; its lines may be joined by ``\n`` or by semicolons."""
-    from saccade.recipes.executing import run_programs
-
-    return run_programs(run, texts, options)
-
-
 RECIPES = (
     Recipe(
         name="execute",
@@ -130,10 +81,10 @@ RECIPES = (
         "loop adds a number up to 12 times, and is exact in 13 of 100.",
         minutes=43.0,
         settings=ExecuteSettings(),
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
-        translate=translate,
+        build=Later("executing.execute_job", takes=1),
+        restore=Later("executing.make_model", takes=1),
+        evaluate=Later("executing.evaluate_executor", takes=1),
+        trace=Later("executing.trace_program"),
+        translate=Later("executing.run_programs"),
     ),
 )

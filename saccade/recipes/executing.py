@@ -268,7 +268,7 @@ def as_program(text: str) -> str:
     return program
 
 
-def trace_program(run: OpenRun, text: str) -> Trace:
+def trace_program(run: OpenRun, text: str) -> list[Trace]:
     """How much each character of a program counts for each one written."""
     model, coder = run.model, program_coder()
     assert isinstance(model, ProgramExecutor)
@@ -276,10 +276,12 @@ def trace_program(run: OpenRun, text: str) -> Trace:
     said = run_programs(run, [text], TranslateOptions(beam=1))[0].text
     pairs = encode_pairs([_written(run.settings, program)], [said], coder=coder)
     weights = model.influence_on(pairs.batch(torch.tensor([0])))
-    return Trace(
-        kind="influence",
-        steps=(*said, "</s>"),
-        memory=(*program.replace("\n", "\u21b5").replace(" ", "_"), "</s>"),
-        weights=weights,
-        title=f"How much each character counts for each one of {said}",
-    )
+    return [
+        Trace(
+            kind="influence",
+            steps=(*said, "</s>"),
+            memory=(*program.replace("\n", "\u21b5").replace(" ", "_"), "</s>"),
+            weights=weights,
+            title=f"How much each character counts for each one of {said}",
+        )
+    ]

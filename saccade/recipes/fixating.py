@@ -80,20 +80,22 @@ def _anywhere(model: FovealRbm, images: Float[Tensor, "batch height width"]) -> 
 
 
 @torch.no_grad()
-def trace_foveal(run: OpenRun, text: str) -> ImageTrace:
+def trace_foveal(run: OpenRun, text: str) -> list[ImageTrace]:
     """Where each glimpse was, what it showed, and what the answer would have been after it."""
     model = _of(run.model)
     image = one_image(text, held_out("test", Scene(), None))
     looked = model.look(image)
     said = model.logits(model.drives(looked)[0, 1:]).softmax(-1).max(-1)
     pairs = zip(said.indices.tolist(), said.values.tolist(), strict=True)
-    return gaze(
-        model.retina,
-        image[0],
-        model.places[looked.places[0]],
-        steps=tuple(f"{digit} {share:.0%}" for digit, share in pairs),
-        title=f"{run.recipe.name}, image {text.strip()}",
-    )
+    return [
+        gaze(
+            model.retina,
+            image[0],
+            model.places[looked.places[0]],
+            steps=tuple(f"{digit} {share:.0%}" for digit, share in pairs),
+            title=f"{run.recipe.name}, image {text.strip()}",
+        )
+    ]
 
 
 def _of(model: nn.Module) -> FovealRbm:

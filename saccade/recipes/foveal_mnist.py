@@ -5,19 +5,10 @@ Larochelle and Hinton, 2010 (https://www.cs.toronto.edu/~hinton/absps/nips_eyebm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.foveal_rbm import FovealRbm
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 # The rate falls to zero, so the steps end a run; the minutes are there for a slow machine.
 TRAINING = TrainConfig(
@@ -61,35 +52,6 @@ class FovealSettings:
     """How it is trained."""
 
 
-def build(settings: FovealSettings, data: Path | None) -> Job:
-    """The job on the digits in ``data``."""
-    from saccade.recipes.fixating import foveal_job
-
-    return foveal_job(settings, data)
-
-
-def restore(settings: FovealSettings, kept: Mapping[str, Any]) -> FovealRbm:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.fixating import foveal_model
-
-    return foveal_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the test digits named wrong."""
-    from saccade.recipes.fixating import evaluate_foveal
-
-    return evaluate_foveal(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """The path of the gaze over a test image, or an image file."""
-    from saccade.recipes.fixating import trace_foveal
-
-    return [trace_foveal(run, text)]
-
-
 RECIPES = (
     Recipe(
         name="foveal-mnist",
@@ -104,10 +66,10 @@ RECIPES = (
         "Digits are moved by a pixel while it learns.",
         minutes=20.0,
         settings=FovealSettings(),
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("fixating.foveal_job"),
+        restore=Later("fixating.foveal_model", takes=1),
+        evaluate=Later("fixating.evaluate_foveal"),
+        trace=Later("fixating.trace_foveal"),
         gallery=("0", "1"),
     ),
 )

@@ -138,20 +138,22 @@ def _averaged(model: Ram, images: Float[Tensor, "batch height width"]) -> Tensor
     return model.look(images, n_samples=N_PASSES, is_drawn=True).logits.softmax(-1).mean(0)
 
 
-def trace_ram(run: OpenRun, text: str) -> ImageTrace:
+def trace_ram(run: OpenRun, text: str) -> list[ImageTrace]:
     """Where each glimpse was, what it showed, and what the answer would have been after it."""
     model = _of(run.model)
     image = one_image(text, held_out("test", scene_of(run.settings), None))
     looked = model.look(image, is_drawn=False)
     said = model.answer(looked.states[0, 0]).softmax(-1).max(-1)
     pairs = zip(said.indices.tolist(), said.values.tolist(), strict=True)
-    return gaze(
-        model.retina,
-        image[0],
-        looked.centres[0, 0],
-        steps=tuple(f"{digit} {share:.0%}" for digit, share in pairs),
-        title=f"{run.recipe.name}, image {text.strip()}",
-    )
+    return [
+        gaze(
+            model.retina,
+            image[0],
+            looked.centres[0, 0],
+            steps=tuple(f"{digit} {share:.0%}" for digit, share in pairs),
+            title=f"{run.recipe.name}, image {text.strip()}",
+        )
+    ]
 
 
 def _of(model: nn.Module) -> Ram:

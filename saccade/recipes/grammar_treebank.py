@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.options import Translated, TranslateOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from saccade.models.grammar_parser import GrammarParser
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=20,
@@ -61,41 +56,11 @@ class GrammarSettings:
     """How it is trained."""
 
 
-def build(settings: GrammarSettings, data: Path | None) -> Job:
-    """Read the treebank, learn its words and labels, make the model."""
-    from saccade.recipes.parsing import parser_job
-
-    return parser_job(settings, data)
-
-
 def restore(settings: GrammarSettings, kept: Mapping[str, Any]) -> GrammarParser:
     """The untrained model."""
     from saccade.recipes.parsing import Symbols, make_model
 
     return make_model(settings, Symbols.from_kept(kept))
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Labelled brackets of test sentences."""
-    from saccade.recipes.parsing import evaluate_parser
-
-    return evaluate_parser(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """Where attention goes while a sentence's tree is written."""
-    from saccade.recipes.parsing import trace_tree
-
-    return [trace_tree(run, text)]
-
-
-def translate(
-    run: OpenRun, texts: Sequence[str], options: TranslateOptions
-) -> Sequence[Translated]:
-    """The tree of each sentence, in brackets."""
-    from saccade.recipes.parsing import parse_texts
-
-    return parse_texts(run, texts, options)
 
 
 RECIPES = (
@@ -112,10 +77,10 @@ RECIPES = (
         "section 23; ours from 3,100 of the free sample, and is scored on others of it.",
         minutes=14.0,
         settings=GrammarSettings(),
-        build=build,
+        build=Later("parsing.parser_job"),
         restore=restore,
-        evaluate=evaluate,
-        trace=trace,
-        translate=translate,
+        evaluate=Later("parsing.evaluate_parser"),
+        trace=Later("parsing.trace_tree"),
+        translate=Later("parsing.parse_texts"),
     ),
 )

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.hierarchical_attentive_memory import HierarchicalAttentiveMemory
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     steps=25_000,
@@ -51,37 +42,6 @@ class HamSettings:
     """How it is trained."""
 
 
-def build(settings: HamSettings, data: Path | None) -> Job:
-    """The job; the data are made, not read."""
-    del data
-    from saccade.recipes.tree_sorting import ham_job
-
-    return ham_job(settings)
-
-
-def restore(settings: HamSettings, kept: Mapping[str, Any]) -> HierarchicalAttentiveMemory:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.tree_sorting import ham_model
-
-    return ham_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """How many items, and how many whole sequences, come out in order."""
-    del data
-    from saccade.recipes.tree_sorting import evaluate_ham
-
-    return evaluate_ham(run)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """Which item the tree leads to, for each that is said."""
-    from saccade.recipes.tree_sorting import trace_ham
-
-    return [trace_ham(run, text)]
-
-
 RECIPES = (
     Recipe(
         name="ham-sort",
@@ -95,10 +55,10 @@ RECIPES = (
         "is read. The paper sorts 32 items, and is nearly without error.",
         minutes=20.0,
         settings=HamSettings(),
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("tree_sorting.ham_job", takes=1),
+        restore=Later("tree_sorting.ham_model", takes=1),
+        evaluate=Later("tree_sorting.evaluate_ham", takes=1),
+        trace=Later("tree_sorting.trace_ham"),
         gallery=("19 4 30 11 7 25 2 16",),
     ),
 )

@@ -7,21 +7,16 @@ that are held for some frames, and the words of the test were never heard in tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.options import Translated, TranslateOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     steps=3000,
@@ -58,41 +53,11 @@ class HardAttentionSettings:
     """How it is trained."""
 
 
-def build(settings: HardAttentionSettings, data: Path | None) -> Job:
-    """The different words of Multi30k's English, some of them held out."""
-    from saccade.recipes.drawling import drawling_job
-
-    return drawling_job(settings, data)
-
-
 def restore(settings: HardAttentionSettings, kept: Mapping[str, Any]) -> nn.Module:
     """The untrained model."""
     from saccade.recipes.drawling import coder_of, make_model
 
     return make_model(settings, coder_of(kept))
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Figures on words that were in no other part."""
-    from saccade.recipes.drawling import evaluate_drawling
-
-    return evaluate_drawling(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """At which frame each letter was written, of frames such as ``hh_eellll_lo``."""
-    from saccade.recipes.drawling import trace_of
-
-    return trace_of(run, text)
-
-
-def translate(
-    run: OpenRun, texts: Sequence[str], options: TranslateOptions
-) -> Sequence[Translated]:
-    """The word in the frames of each text."""
-    from saccade.recipes.drawling import write_down
-
-    return write_down(run, texts, options)
 
 
 RECIPES = (
@@ -105,10 +70,10 @@ RECIPES = (
         note="The paper writes down speech (TIMIT, licensed): there is no number to stand beside.",
         minutes=15.0,
         settings=HardAttentionSettings(),
-        build=build,
+        build=Later("drawling.drawling_job"),
         restore=restore,
-        evaluate=evaluate,
-        trace=trace,
-        translate=translate,
+        evaluate=Later("drawling.evaluate_drawling"),
+        trace=Later("drawling.trace_of"),
+        translate=Later("drawling.write_down"),
     ),
 )

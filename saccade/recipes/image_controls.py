@@ -5,19 +5,11 @@ Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), tables 1 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.recipes.opened import OpenRun
-    from saccade.training import Job
 
 PAPER = "https://arxiv.org/abs/1406.6247"
 TRAINING = TrainConfig(
@@ -51,28 +43,6 @@ class ControlSettings:
     """How it is trained."""
 
 
-def build(settings: ControlSettings, data: Path | None) -> Job:
-    """The job on scenes of the digits in ``data``."""
-    from saccade.recipes.glimpsing import control_job
-
-    return control_job(settings, data)
-
-
-def restore(settings: ControlSettings, kept: Mapping[str, Any]) -> nn.Module:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.glimpsing import control_model
-
-    return control_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the test digits named wrong."""
-    from saccade.recipes.glimpsing import evaluate_control
-
-    return evaluate_control(run, data)
-
-
 def _recipe(settings: ControlSettings, *, on: str, published: float, table: str) -> Recipe:
     net = "fully connected" if settings.net == "fc" else "convolutional"
     return Recipe(
@@ -87,9 +57,9 @@ def _recipe(settings: ControlSettings, *, on: str, published: float, table: str)
         note="What looking with glimpses is compared with; scenes are made anew for every epoch.",
         minutes=5.0,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
+        build=Later("glimpsing.control_job"),
+        restore=Later("glimpsing.control_model", takes=1),
+        evaluate=Later("glimpsing.evaluate_control"),
     )
 
 

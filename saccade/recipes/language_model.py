@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.options import SampleOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from saccade.models.language_model import LanguageModel
     from saccade.recipes.opened import OpenRun
     from saccade.tasks import TextCorpus
-    from saccade.trace import Trace
     from saccade.training import Job
 
 
@@ -46,6 +44,21 @@ ReadCorpus = Callable[[Any, Path | None], "TextCorpus"]
 """``read_corpus(settings, data)``."""
 MakeModel = Callable[[Any, int], "LanguageModel"]
 """``make_model(settings, d_vocab)``."""
+
+
+def make_rnn(settings: Any, d_vocab: int) -> LanguageModel:
+    """The untrained stack of cells, from settings that have a field for each of its arguments."""
+    from saccade.models.rnn_language_model import RnnLanguageModel
+
+    return RnnLanguageModel(
+        d_vocab=d_vocab,
+        d_embed=settings.d_embed,
+        d_hidden=settings.d_hidden,
+        n_layers=settings.n_layers,
+        cell=settings.cell,
+        dropout=settings.dropout,
+        is_tied=settings.is_tied,
+    )
 
 
 def language_model_recipe(  # noqa: PLR0913  these are a recipe's own fields
@@ -79,16 +92,6 @@ def language_model_recipe(  # noqa: PLR0913  these are a recipe's own fields
 
         return evaluate_language_model(run, read_corpus(run.settings, data))
 
-    def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-        from saccade.recipes.language_modelling import trace_influence
-
-        return [trace_influence(run, text)]
-
-    def sample(run: OpenRun, options: SampleOptions) -> str:
-        from saccade.recipes.language_modelling import sample_text
-
-        return sample_text(run, options)
-
     return Recipe(
         name=name,
         about=about,
@@ -105,6 +108,6 @@ def language_model_recipe(  # noqa: PLR0913  these are a recipe's own fields
         build=build,
         restore=restore,
         evaluate=evaluate,
-        trace=trace,
-        sample=sample,
+        trace=Later("language_modelling.trace_influence"),
+        sample=Later("language_modelling.sample_text"),
     )

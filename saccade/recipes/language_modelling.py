@@ -203,7 +203,7 @@ def sample_text(run: OpenRun, options: SampleOptions) -> str:
     return decode_text(run.kept, written)
 
 
-def trace_influence(run: OpenRun, text: str) -> Trace:
+def trace_influence(run: OpenRun, text: str) -> list[Trace]:
     """How much each symbol of a text counts for the prediction of each that follows."""
     ids = encode_text(run.kept, text)
     if len(ids) < 2:
@@ -213,13 +213,15 @@ def trace_influence(run: OpenRun, text: str) -> Trace:
     labels, model = labels_of(run.kept, ids), run.model
     assert isinstance(model, RnnLanguageModel | MemorylessLanguageModel), "these tell it"
     weights = model.influence_on(ids)
-    return Trace(
-        kind="influence",
-        steps=tuple(labels[1:]),
-        memory=tuple(labels[:-1]),
-        weights=weights,
-        title="How much each symbol counts for the prediction of each that follows",
-    )
+    return [
+        Trace(
+            kind="influence",
+            steps=tuple(labels[1:]),
+            memory=tuple(labels[:-1]),
+            weights=weights,
+            title="How much each symbol counts for the prediction of each that follows",
+        )
+    ]
 
 
 def labels_of(kept: Mapping[str, Any], ids: Int[Tensor, " pos"]) -> list[str]:

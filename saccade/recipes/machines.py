@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 System = Literal["ntm", "dnc", "sam", "lstm"]
 BitTask = Literal["copy", "repeat-copy", "recall", "sort"]
@@ -69,37 +60,6 @@ class MachineSettings:
     """How it is trained."""
 
 
-def build(settings: MachineSettings, data: Path | None) -> Job:
-    """The job; the data are made, not read."""
-    del data
-    from saccade.recipes.taping import machine_job
-
-    return machine_job(settings)
-
-
-def restore(settings: MachineSettings, kept: Mapping[str, Any]) -> nn.Module:
-    """The untrained machine."""
-    del kept
-    from saccade.recipes.taping import machine_model
-
-    return machine_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Wrong bits a sequence, and whole sequences that are right, at each length."""
-    del data
-    from saccade.recipes.taping import evaluate_machine
-
-    return evaluate_machine(run)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """The tape: where the heads are at each step."""
-    from saccade.recipes.tapes import trace_machine
-
-    return [trace_machine(run, text)]
-
-
 GRAVES = "https://arxiv.org/abs/1410.5401"
 
 
@@ -127,10 +87,10 @@ def _recipe(
         note=note,
         minutes=minutes,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=None if settings.system == "lstm" else trace,
+        build=Later("taping.machine_job", takes=1),
+        restore=Later("taping.machine_model", takes=1),
+        evaluate=Later("taping.evaluate_machine", takes=1),
+        trace=None if settings.system == "lstm" else Later("tapes.trace_machine"),
         gallery=gallery,
     )
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.options import SampleOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from saccade.models.ngram import NgramLanguageModel
     from saccade.recipes.opened import OpenRun
     from saccade.tasks import TextCorpus
-    from saccade.trace import Trace
     from saccade.training import Job
 
 
@@ -80,16 +78,6 @@ def ngram_recipe(
 
         return evaluate_ngram(run, read_corpus(run.settings, data))
 
-    def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-        from saccade.recipes.ngram_counting import trace_levels
-
-        return [trace_levels(run, text)]
-
-    def sample(run: OpenRun, options: SampleOptions) -> str:
-        from saccade.recipes.language_modelling import sample_text
-
-        return sample_text(run, options)
-
     return Recipe(
         name=name,
         about=about,
@@ -103,8 +91,8 @@ def ngram_recipe(
         build=build,
         restore=restore,
         evaluate=evaluate,
-        trace=trace,
-        sample=sample,
+        trace=Later("ngram_counting.trace_levels"),
+        sample=Later("language_modelling.sample_text"),
     )
 
 

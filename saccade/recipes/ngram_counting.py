@@ -61,17 +61,19 @@ def evaluate_ngram(run: OpenRun, corpus: TextCorpus) -> dict[str, float]:
     return {"nats": found.nats, "bits": found.bits, "perplexity": found.perplexity}
 
 
-def trace_levels(run: OpenRun, text: str) -> Trace:
+def trace_levels(run: OpenRun, text: str) -> list[Trace]:
     """Which length of context each symbol's probability comes from."""
     model = run.model
     assert isinstance(model, NgramLanguageModel)
     ids = encode_text(run.kept, text)
     parts = model.parts_of(ids[None])[0]  # [pos, level]
-    return Trace(
-        kind="levels",
-        steps=tuple(labels_of(run.kept, ids)),
-        memory=("none", *(f"{length}-gram" for length in range(1, model.order + 1))),
-        weights=parts / parts.sum(-1, keepdim=True),
-        title="What the n-grams of each length contribute to each symbol's probability",
-        meta={"probability": [round(p, 6) for p in parts.sum(-1).tolist()]},
-    )
+    return [
+        Trace(
+            kind="levels",
+            steps=tuple(labels_of(run.kept, ids)),
+            memory=("none", *(f"{length}-gram" for length in range(1, model.order + 1))),
+            weights=parts / parts.sum(-1, keepdim=True),
+            title="What the n-grams of each length contribute to each symbol's probability",
+            meta={"probability": [round(p, 6) for p in parts.sum(-1).tolist()]},
+        )
+    ]

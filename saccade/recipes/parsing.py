@@ -252,7 +252,7 @@ def parse_texts(run: OpenRun, texts: Sequence[str], options: TranslateOptions) -
     ]
 
 
-def trace_tree(run: OpenRun, text: str) -> Trace:
+def trace_tree(run: OpenRun, text: str) -> list[Trace]:
     """Where attention goes while a sentence's tree is written, beside the word that is in turn.
 
     The parser is given the word in turn, so its attention need not follow: it may end up resting
@@ -266,11 +266,13 @@ def trace_tree(run: OpenRun, text: str) -> Trace:
     in_turn = functional.one_hot(
         functional.pad(is_word.cumsum(0), (1, 0)), len(words) + 1
     )  # [step, word]
-    return Trace(
-        kind="attention",
-        steps=(*pieces, SYMBOLS[EOS]),
-        memory=(*words, SYMBOLS[EOS]),
-        weights=torch.stack([found.weights, in_turn.to(found.weights)]),
-        views=("attention", "the word in turn"),
-        title=str(delinearise(pieces, words).tree),
-    )
+    return [
+        Trace(
+            kind="attention",
+            steps=(*pieces, SYMBOLS[EOS]),
+            memory=(*words, SYMBOLS[EOS]),
+            weights=torch.stack([found.weights, in_turn.to(found.weights)]),
+            views=("attention", "the word in turn"),
+            title=str(delinearise(pieces, words).tree),
+        )
+    ]

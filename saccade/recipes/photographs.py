@@ -186,13 +186,13 @@ def evaluate_photographs(run: OpenRun, data: Path | None) -> dict[str, float]:
     return {f"{name}{key}": x for key, s in said.items() for name, x in scores(s, test).items()}
 
 
-def trace_photograph(run: OpenRun, text: str) -> ImageTrace:
+def trace_photograph(run: OpenRun, text: str) -> list[ImageTrace]:
     """Where each word of the sentence was looked for, in a test photograph or an image file."""
     settings, vocabulary = run.settings, Vocabulary(tuple(run.kept["words"]))
     images = centre_crop(_one(text.strip(), settings), settings.size)
     model = _of(run.model)
     if isinstance(model, ShowAndTell):
-        return influence_trace(model, images, vocabulary=vocabulary, longest=LONGEST)
+        return [influence_trace(model, images, vocabulary=vocabulary, longest=LONGEST)]
     (found,) = beam(
         model,
         images,
@@ -204,7 +204,7 @@ def trace_photograph(run: OpenRun, text: str) -> ImageTrace:
     ids = [*found.ids, EOS][: len(found.weights)]
     steps = tuple(vocabulary.words[each] for each in ids)
     title = " ".join(vocabulary.decode(found.ids))
-    return overlay(images[0], found.weights, steps=steps, title=title)
+    return [overlay(images[0], found.weights, steps=steps, title=title)]
 
 
 def _one(text: str, settings: CaptionPhotographsSettings) -> Tensor:

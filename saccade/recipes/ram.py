@@ -5,19 +5,11 @@ Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), tables 1 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.ram import Ram
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 PAPER = "https://arxiv.org/abs/1406.6247"
 # The rate falls to zero, so the end counts: see `steps` of each recipe.
@@ -69,35 +61,6 @@ class RamSettings:
     """How it is trained."""
 
 
-def build(settings: RamSettings, data: Path | None) -> Job:
-    """The job on scenes of the digits in ``data``."""
-    from saccade.recipes.glimpsing import ram_job
-
-    return ram_job(settings, data)
-
-
-def restore(settings: RamSettings, kept: Mapping[str, Any]) -> Ram:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.glimpsing import ram_model
-
-    return ram_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the test digits named wrong."""
-    from saccade.recipes.glimpsing import evaluate_ram
-
-    return evaluate_ram(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """The path of the gaze over a test image, or an image file."""
-    from saccade.recipes.glimpsing import trace_ram
-
-    return [trace_ram(run, text)]
-
-
 def _recipe(
     name: str,
     settings: RamSettings,
@@ -122,10 +85,10 @@ def _recipe(
         note=note,
         minutes=minutes,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("glimpsing.ram_job"),
+        restore=Later("glimpsing.ram_model", takes=1),
+        evaluate=Later("glimpsing.evaluate_ram"),
+        trace=Later("glimpsing.trace_ram"),
         gallery=("0", "1"),
     )
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
     from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
     from saccade.training import Job
 
 # Ten times through the questions, at 740 batches each time.
@@ -77,13 +76,6 @@ def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
     return evaluate_reader(run, read_books("test", data))
 
 
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """The document with what was looked at highlighted."""
-    from saccade.recipes.reading_books import trace_reader
-
-    return [trace_reader(run, text)]
-
-
 HERMANN = "https://arxiv.org/abs/1506.03340, table 5, CNN test"
 OTHER_TEXT = (
     "Theirs is CNN news with 380,000 questions, ours 15,000 questions from seven books, asked about"
@@ -125,7 +117,7 @@ def _recipe(
         build=build,
         restore=restore,
         evaluate=evaluate,
-        trace=trace,
+        trace=Later("reading_books.trace_reader"),
         gallery=() if is_rule else (STORY,),
     )
 

@@ -108,7 +108,7 @@ def evaluate_reader(run: OpenRun, questions: Sequence[ClozeQuestion]) -> dict[st
     return {"accuracy": 100 * sum(right) / len(right), **figures}
 
 
-def trace_reader(run: OpenRun, text: str) -> Trace:
+def trace_reader(run: OpenRun, text: str) -> list[Trace]:
     """Where a reader looks in a document before it answers.
 
     Args:
@@ -124,19 +124,21 @@ def trace_reader(run: OpenRun, text: str) -> Trace:
     words = tuple(named(asked.question, asked.names))
     title = " ".join("____" if word == GAP_WORD else word for word in words)
     known = "" if asked.answer is None else f" ({asked.names[asked.answer]})"
-    return Trace(
-        kind="document",
-        steps=(said,) if weights.shape[1] == 1 else words,
-        memory=tuple(named(asked.document, asked.names)),
-        weights=weights[0],
-        title=f"{title}  {said}{known}",
-        meta={
-            "candidates": {
-                asked.names[each]: round(probs[each].item(), 4) for each in asked.candidates
+    return [
+        Trace(
+            kind="document",
+            steps=(said,) if weights.shape[1] == 1 else words,
+            memory=tuple(named(asked.document, asked.names)),
+            weights=weights[0],
+            title=f"{title}  {said}{known}",
+            meta={
+                "candidates": {
+                    asked.names[each]: round(probs[each].item(), 4) for each in asked.candidates
+                },
+                "answer": None if asked.answer is None else asked.names[asked.answer],
             },
-            "answer": None if asked.answer is None else asked.names[asked.answer],
-        },
-    )
+        )
+    ]
 
 
 def question_of(text: str) -> ClozeQuestion:

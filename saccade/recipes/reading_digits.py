@@ -134,18 +134,20 @@ def errors(
     return found if is_sum else {**found, "error_ordered": 100 * disordered / n}
 
 
-def trace_dram(run: OpenRun, text: str) -> ImageTrace:
+def trace_dram(run: OpenRun, text: str) -> list[ImageTrace]:
     """Where each glimpse was, what it showed, and what was answered after the last of each few."""
     model, settings = _of(run.model), run.settings
     image = one_image(text, held_out("test", scene_of(settings), None))
     looked = model.look(image, is_drawn=False)
-    return gaze(
-        model.retina,
-        image[0],
-        looked.centres[0, 0],
-        steps=_labels(looked.logits[0, 0], settings),
-        title=f"{run.recipe.name}, image {text.strip()}",
-    )
+    return [
+        gaze(
+            model.retina,
+            image[0],
+            looked.centres[0, 0],
+            steps=_labels(looked.logits[0, 0], settings),
+            title=f"{run.recipe.name}, image {text.strip()}",
+        )
+    ]
 
 
 def _labels(logits: Float[Tensor, "object d_class"], settings: DramSettings) -> tuple[str, ...]:

@@ -1,14 +1,16 @@
 """A recipe: all that it takes to get a number again.
 
 A file of recipes has `RECIPES`, a tuple of them, and a frozen dataclass of settings with a help
-string under each field, one of which is ``training: TrainConfig``. It imports torch, and whatever
-imports torch, inside its functions only, so that `saccade recipes` can list them all at once.
+string under each field, one of which is ``training: TrainConfig``. What does the work is in a
+module beside it, because it needs torch: the recipe names its functions by `Later`, so that
+`saccade recipes` can list all recipes at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +23,30 @@ if TYPE_CHECKING:
     from saccade.recipes.opened import OpenRun
     from saccade.trace import ImageTrace, Trace
     from saccade.training import Job
+
+
+@dataclass(frozen=True)
+class Later:
+    """A function beside the recipes that is imported when it is called.
+
+    >>> Later("settings.parse")("3", int)
+    3
+    """
+
+    name: str
+    """Its module and its own name, with a dot between them."""
+    takes: int | None = None
+    """It is given the first so many arguments; all of them unless told."""
+
+    def __call__(self, *args: Any) -> Any:
+        """What the function gives."""
+        return self.function(*args[: self.takes])
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function itself."""
+        module, name = self.name.split(".")
+        return getattr(import_module(f"saccade.recipes.{module}"), name)
 
 
 @dataclass(frozen=True, kw_only=True)

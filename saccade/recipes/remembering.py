@@ -65,7 +65,7 @@ def evaluate_adding(run: OpenRun) -> dict[str, float]:
     return {"mse": _error(run.model, test).item()}
 
 
-def trace_adding(run: OpenRun, text: str) -> Trace:
+def trace_adding(run: OpenRun, text: str) -> list[Trace]:
     """How much each number counts for the sum that is said."""
     words = text.split()
     try:
@@ -80,13 +80,15 @@ def trace_adding(run: OpenRun, text: str) -> Trace:
     marks = [float(word.endswith("*")) for word in words]
     inputs = torch.tensor([numbers, marks]).T  # [pos, 2]
     said = _reader(run).at_end(inputs[None]).item()
-    return Trace(
-        kind="influence",
-        steps=(f"{said:.2f}",),
-        memory=tuple(words),
-        weights=_reader(run).influence_on_end(inputs),
-        title="How much each number counts for the sum",
-    )
+    return [
+        Trace(
+            kind="influence",
+            steps=(f"{said:.2f}",),
+            memory=tuple(words),
+            weights=_reader(run).influence_on_end(inputs),
+            title="How much each number counts for the sum",
+        )
+    ]
 
 
 def _error(model: nn.Module, batch: AddingBatch) -> Float[Tensor, ""]:
@@ -136,7 +138,7 @@ def copying_figures(model: nn.Module, batch: CopyingBatch) -> dict[str, float]:
     return {"recalled": right.item(), "nats": nats.item()}
 
 
-def trace_copying(run: OpenRun, text: str) -> Trace:
+def trace_copying(run: OpenRun, text: str) -> list[Trace]:
     """How much each symbol heard counts for each that is said."""
     symbols = [int(word) for word in text.split() if word.isdigit() and int(word) < N_KINDS]
     if len(symbols) != N_COPIED or len(text.split()) != N_COPIED:
@@ -150,13 +152,15 @@ def trace_copying(run: OpenRun, text: str) -> Trace:
         inputs = _one_hot(heard).requires_grad_()
         best = _reader(run)(inputs)[0, -N_COPIED:].log_softmax(-1).max(-1)
         weights = influence(best.values, inputs)[:, 0]  # [said, pos]
-    return Trace(
-        kind="influence",
-        steps=tuple(map(str, best.indices.tolist())),
-        memory=tuple(map(str, symbols)),
-        weights=weights[:, :N_COPIED],
-        title="How much each symbol heard counts for each said; the silence has the rest",
-    )
+    return [
+        Trace(
+            kind="influence",
+            steps=tuple(map(str, best.indices.tolist())),
+            memory=tuple(map(str, symbols)),
+            weights=weights[:, :N_COPIED],
+            title="How much each symbol heard counts for each said; the silence has the rest",
+        )
+    ]
 
 
 def _nats(model: nn.Module, batch: CopyingBatch) -> Float[Tensor, ""]:
@@ -212,7 +216,7 @@ def evaluate_row_mnist(run: OpenRun, data: Path | None) -> dict[str, float]:
     return {"accuracy": accuracy(run.model, read_mnist("test", data))}
 
 
-def trace_row_mnist(run: OpenRun, text: str) -> Trace:
+def trace_row_mnist(run: OpenRun, text: str) -> list[Trace]:
     """How much each row of a test digit counts for the class that is named."""
     test = read_mnist("test")
     if not text.strip().isdigit() or int(text) >= len(test.labels):
@@ -221,13 +225,15 @@ def trace_row_mnist(run: OpenRun, text: str) -> Trace:
             hint="for example 0, which shows a seven",
         )
     rows = as_rows(test.images[int(text)][None])
-    return Trace(
-        kind="influence",
-        steps=(str(_reader(run).at_end(rows).argmax().item()),),
-        memory=tuple(f"row {place}" for place in range(rows.shape[1])),
-        weights=_reader(run).influence_on_end(rows[0]),
-        title=f"How much each row of test digit {int(text)} counts for its name",
-    )
+    return [
+        Trace(
+            kind="influence",
+            steps=(str(_reader(run).at_end(rows).argmax().item()),),
+            memory=tuple(f"row {place}" for place in range(rows.shape[1])),
+            weights=_reader(run).influence_on_end(rows[0]),
+            title=f"How much each row of test digit {int(text)} counts for its name",
+        )
+    ]
 
 
 def _jittered(images: Float[Tensor, "batch height width"], most: int) -> Tensor:

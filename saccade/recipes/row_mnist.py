@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.sequence_reader import SequenceReader
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=16, minutes=15.0, learning_rate=0.004, clip=1.0, schedule="cosine", warmup=200
@@ -37,35 +28,6 @@ class RowMnistSettings:
     """How it is trained."""
 
 
-def build(settings: RowMnistSettings, data: Path | None) -> Job:
-    """The job on the digits in ``data``."""
-    from saccade.recipes.remembering import row_mnist_job
-
-    return row_mnist_job(settings, data)
-
-
-def restore(settings: RowMnistSettings, kept: Mapping[str, Any]) -> SequenceReader:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.remembering import row_mnist_model
-
-    return row_mnist_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the test digits named right."""
-    from saccade.recipes.remembering import evaluate_row_mnist
-
-    return evaluate_row_mnist(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace]:
-    """How much each row of a test digit counts for its name."""
-    from saccade.recipes.remembering import trace_row_mnist
-
-    return [trace_row_mnist(run, text)]
-
-
 RECIPES = (
     Recipe(
         name="row-mnist",
@@ -79,9 +41,9 @@ RECIPES = (
         note="Row by row is easier than the paper's pixel by pixel: 28 steps, not 784.",
         minutes=4.0,
         settings=RowMnistSettings(),
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("remembering.row_mnist_job"),
+        restore=Later("remembering.row_mnist_model", takes=1),
+        evaluate=Later("remembering.evaluate_row_mnist"),
+        trace=Later("remembering.trace_row_mnist"),
     ),
 )

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from saccade.models.spatial_transformer_net import SpatialTransformerNet
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=40, minutes=50.0, learning_rate=0.001, clip=5.0, schedule="cosine", warmup=200
@@ -45,35 +36,6 @@ class StnSettings:
     """How it is trained."""
 
 
-def build(settings: StnSettings, data: Path | None) -> Job:
-    """The job on the digits in ``data``."""
-    from saccade.recipes.spotting import stn_job
-
-    return stn_job(settings, data)
-
-
-def restore(settings: StnSettings, kept: Mapping[str, Any]) -> SpatialTransformerNet:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.spotting import stn_model
-
-    return stn_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of the scenes with test digits named wrong."""
-    from saccade.recipes.spotting import evaluate_spotting
-
-    return evaluate_spotting(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[ImageTrace]:
-    """Where it looks in the scene with the test digit of this number."""
-    from saccade.recipes.spotting import trace_spotting
-
-    return [trace_spotting(run, text)]
-
-
 SINGLE = Recipe(
     name="stn-cluttered60",
     about="A network finds a digit among clutter, moves a window there and names it.",
@@ -87,10 +49,10 @@ SINGLE = Recipe(
     note="The paper has 1.7 on other clutter: 16 pieces of 6 x 6.",
     minutes=40.0,
     settings=StnSettings(),
-    build=build,
-    restore=restore,
-    evaluate=evaluate,
-    trace=trace,
+    build=Later("spotting.stn_job"),
+    restore=Later("spotting.stn_model", takes=1),
+    evaluate=Later("spotting.evaluate_spotting"),
+    trace=Later("spotting.trace_spotting"),
     gallery=("0", "1", "2"),
 )
 RECIPES = (

@@ -118,16 +118,16 @@ def evaluate_spotting(run: OpenRun, data: Path | None) -> dict[str, float]:
     return {"error": error_of(run.model, held_out("test", _scene(run.settings), data))}
 
 
-def trace_spotting(run: OpenRun, text: str) -> ImageTrace:
+def trace_spotting(run: OpenRun, text: str) -> list[ImageTrace]:
     """Where it looks in an image, and what it would answer after each look."""
     image = one_image(text, held_out("test", _scene(run.settings), None))
     title = f"{run.recipe.name}, image {text.strip()}"
     with torch.no_grad():
         if isinstance(run.model, SpatialTransformerNet):
-            return _warp_trace(run.model, image, title=title)
+            return [_warp_trace(run.model, image, title=title)]
         if isinstance(run.model, DifferentiableRam):
-            return _grid_trace(run.model, image, title=title)
-        return _glimpse_trace(_of(run.model, Edram), image, title=title)
+            return [_grid_trace(run.model, image, title=title)]
+        return [_glimpse_trace(_of(run.model, Edram), image, title=title)]
 
 
 def _warp_trace(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -98,11 +98,6 @@ def story_recipe(  # noqa: PLR0913  these are a recipe's own fields
     def restore(settings: Any, kept: Mapping[str, Any]) -> nn.Module:
         return make_model(settings, len(kept["words"]))
 
-    def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-        from saccade.recipes.answering import evaluate_stories
-
-        return evaluate_stories(run, data)
-
     def trace(run: OpenRun, text: str) -> Sequence[Trace]:
         from saccade.recipes.answering import trace_story
 
@@ -123,7 +118,7 @@ def story_recipe(  # noqa: PLR0913  these are a recipe's own fields
         settings=settings,
         build=build,
         restore=restore,
-        evaluate=evaluate,
+        evaluate=Later("answering.evaluate_stories"),
         trace=trace,
         gallery=GALLERY,
     )

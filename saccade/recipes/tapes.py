@@ -35,7 +35,7 @@ class HeadWeights(NamedTuple):
     views: tuple[str, ...]
 
 
-def trace_machine(run: OpenRun, text: str) -> Trace:
+def trace_machine(run: OpenRun, text: str) -> list[Trace]:
     """Where each head is at each step, over the slots that any of them ever comes to."""
     batch = given_batch(run.settings, text)
     tape = taped(run.model, batch.inputs, run.settings.n_slots_tested)
@@ -43,15 +43,17 @@ def trace_machine(run: OpenRun, text: str) -> Trace:
     is_shown = (weights > SHOWN).any(0).any(0)  # [slot]
     slots = is_shown.nonzero()[:, 0]
     wrong = int(wrong_bits(tape.logits, batch).sum())
-    return Trace(
-        kind="tape",
-        steps=_labels(batch, tape, run.settings.d_bits),
-        memory=tuple(map(str, slots.tolist())),
-        weights=weights[:, :, slots],
-        views=views,
-        title=f"Where the heads are on the tape; {wrong} bits of the answer are wrong",
-        meta={"wrong_bits": wrong},
-    )
+    return [
+        Trace(
+            kind="tape",
+            steps=_labels(batch, tape, run.settings.d_bits),
+            memory=tuple(map(str, slots.tolist())),
+            weights=weights[:, :, slots],
+            views=views,
+            title=f"Where the heads are on the tape; {wrong} bits of the answer are wrong",
+            meta={"wrong_bits": wrong},
+        )
+    ]
 
 
 def head_weights(tape: Taped) -> HeadWeights:

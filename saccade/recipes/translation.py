@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from saccade.recipes.options import Translated, TranslateOptions
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -71,13 +71,7 @@ MakeModel = Callable[[Any, int, int], "nn.Module"]
 LossOf = Callable[[Any, "nn.Module", "PairBatch"], "LossOut"]
 """``loss_of(settings, model, batch)``."""
 TraceOf = Callable[["OpenRun", str], "Sequence[Trace]"]
-
-
-def trace_translation(run: OpenRun, text: str) -> Sequence[Trace]:
-    """Where a translator with one attention looks for each token of its best translation."""
-    from saccade.recipes.translating import trace_of
-
-    return trace_of(run, text)
+TRACE = Later("translating.trace_of")  # for one attention, at the best translation
 
 
 def token_loss_of(settings: TranslationSettings, model: nn.Module, batch: PairBatch) -> LossOut:
@@ -100,7 +94,7 @@ def translation_recipe(  # noqa: PLR0913  these are a recipe's own fields
     note: str = "",
     minutes: float = 45.0,
     loss_of: LossOf = token_loss_of,
-    trace: TraceOf | None = trace_translation,
+    trace: TraceOf | None = TRACE,
 ) -> Recipe:
     """A recipe for a translator, whose figure is sacreBLEU on test_2016 with beam search.
 
@@ -120,11 +114,6 @@ def translation_recipe(  # noqa: PLR0913  these are a recipe's own fields
 
         coders = Coders.from_kept(settings, kept)
         return make_model(settings, len(coders.source), len(coders.target))
-
-    def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-        from saccade.recipes.translating import evaluate_translator
-
-        return evaluate_translator(run, data)
 
     def translate(
         run: OpenRun, texts: Sequence[str], options: TranslateOptions
@@ -149,7 +138,7 @@ def translation_recipe(  # noqa: PLR0913  these are a recipe's own fields
         settings=settings,
         build=build,
         restore=restore,
-        evaluate=evaluate,
+        evaluate=Later("translating.evaluate_translator"),
         trace=trace,
         translate=translate,
     )

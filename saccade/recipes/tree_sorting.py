@@ -91,7 +91,7 @@ def evaluate_ham(run: OpenRun) -> dict[str, float]:
     return found
 
 
-def trace_ham(run: OpenRun, text: str) -> Trace:
+def trace_ham(run: OpenRun, text: str) -> list[Trace]:
     """Which item each step finds, and the key it says."""
     settings, model = run.settings, run.model
     assert isinstance(model, HierarchicalAttentiveMemory), type(model).__name__
@@ -107,10 +107,12 @@ def trace_ham(run: OpenRun, text: str) -> Trace:
     searched = model.run(batch.items, is_hard=False)
     places = 2 ** torch.arange(settings.d_bits - 1, -1, -1)
     said = ((searched.logits[0, :, : settings.d_bits] > 0) * places).sum(-1)
-    return Trace(
-        kind="tree-search",
-        steps=tuple(map(str, said.tolist())),
-        memory=tuple(words),
-        weights=searched.weights[0, :, : len(words)],
-        title="Which item the walk down the tree leads to, for each key that is said",
-    )
+    return [
+        Trace(
+            kind="tree-search",
+            steps=tuple(map(str, said.tolist())),
+            memory=tuple(words),
+            weights=searched.weights[0, :, : len(words)],
+            title="Which item the walk down the tree leads to, for each key that is said",
+        )
+    ]

@@ -7,20 +7,11 @@ YouTube2Text both help, and both together most (METEOR 0.2868, 0.2900, 0.2832, 0
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.recipes.opened import OpenRun
-    from saccade.trace import ImageTrace, Trace
-    from saccade.training import Job
 
 TRAINING = TrainConfig(
     epochs=4,
@@ -54,35 +45,6 @@ class VideoDigitsSettings:
     """How it is trained."""
 
 
-def build(settings: VideoDigitsSettings, data: Path | None) -> Job:
-    """The job on films of the digits in ``data``."""
-    from saccade.recipes.describing import films_job
-
-    return films_job(settings, data)
-
-
-def restore(settings: VideoDigitsSettings, kept: Mapping[str, Any]) -> nn.Module:
-    """The untrained model."""
-    del kept
-    from saccade.recipes.describing import films_model
-
-    return films_model(settings)
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of sentences and words that are right, and of looks at the right frames."""
-    from saccade.recipes.describing import evaluate_films
-
-    return evaluate_films(run, data)
-
-
-def trace(run: OpenRun, text: str) -> Sequence[Trace | ImageTrace]:
-    """Which frames of a test film each word was looked for in."""
-    from saccade.recipes.describing import trace_film
-
-    return trace_film(run, text)
-
-
 def _recipe(name: str, settings: VideoDigitsSettings, *, about: str, minutes: float) -> Recipe:
     return Recipe(
         name=name,
@@ -94,10 +56,10 @@ def _recipe(name: str, settings: VideoDigitsSettings, *, about: str, minutes: fl
         "the same four systems.",
         minutes=minutes,
         settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=trace,
+        build=Later("describing.films_job"),
+        restore=Later("describing.films_model", takes=1),
+        evaluate=Later("describing.evaluate_films"),
+        trace=Later("describing.trace_film"),
         gallery=("0", "7") if settings.looking == "soft" else (),
     )
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saccade.recipes.language_model import LanguageModelSettings, language_model_recipe
+from saccade.recipes.language_model import (
+    LanguageModelSettings,
+    language_model_recipe,
+    make_rnn,
+)
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -97,21 +101,6 @@ def read_corpus(settings: WordSettings, data: Path | None) -> TextCorpus:
 
     splits = read_gutenberg(data, valid=settings.valid, test=0.1)
     return make_corpus(splits, unit="word", max_size=settings.n_words)
-
-
-def make_rnn(settings: WordlmSettings, d_vocab: int) -> LanguageModel:
-    """The untrained model with a memory."""
-    from saccade.models.rnn_language_model import RnnLanguageModel
-
-    return RnnLanguageModel(
-        d_vocab=d_vocab,
-        d_embed=settings.d_embed,
-        d_hidden=settings.d_hidden,
-        n_layers=settings.n_layers,
-        cell=settings.cell,
-        dropout=settings.dropout,
-        is_tied=settings.is_tied,
-    )
 
 
 def make_memoryless(settings: MemorylessSettings, d_vocab: int) -> LanguageModel:

@@ -1,5 +1,6 @@
 """Recipes are found by their names, those of a plugin too."""
 
+import inspect
 import pkgutil
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -10,6 +11,7 @@ import saccade.recipes
 from saccade.errors import RecipeError
 from saccade.recipes import Recipe, all_recipes, find_recipe
 from saccade.recipes.finding import FRAME
+from saccade.recipes.recipe import Later
 
 
 def test_a_recipe_is_found_by_its_name(tiny):
@@ -32,6 +34,25 @@ def test_every_module_here_is_a_recipe_or_holds_recipes_up():
     for name in names - FRAME:
         module = import_module(f"saccade.recipes.{name}")
         assert module.RECIPES and all(isinstance(each, Recipe) for each in module.RECIPES)
+
+
+def test_functions_that_are_imported_later_exist_and_take_what_they_are_given():
+    given = {"build": 2, "restore": 2, "evaluate": 2, "trace": 2, "translate": 3, "sample": 2}
+    named = set()
+    for recipe in all_recipes().values():
+        for field, n in given.items():
+            each = getattr(recipe, field)
+            if isinstance(each, Later):
+                inspect.signature(each.function).bind(*[None] * (each.takes or n))
+                named.add(each.name)
+    assert len(named) > 50
+
+
+def test_a_function_that_is_imported_later_gets_as_many_arguments_as_it_takes():
+    assert Later("settings.parse")("3", int) == 3
+    assert Later("options.SampleOptions", takes=0)("no", "arguments").length > 0
+    with pytest.raises(AttributeError, match="no_such_function"):
+        Later("settings.no_such_function")("3")
 
 
 def test_settings_without_a_training_are_a_bug(tiny):

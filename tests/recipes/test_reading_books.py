@@ -92,7 +92,7 @@ def test_the_figure_is_per_cent_of_questions_and_each_book_has_its_own(runs, dat
 @pytest.mark.parametrize("reader", ["attentive", "impatient", "deep-lstm", "nearest"])
 def test_a_trace_is_the_document_with_its_names(reader, runs, data):
     folder, _ = runs(reader)
-    trace = reading_books.trace_reader(open_run(folder), "3")
+    (trace,) = reading_books.trace_reader(open_run(folder), "3")
     asked = read_book_cloze(data).test[3]
     assert trace.kind == "document" and len(trace.memory) == len(asked.document)
     assert not any(word.startswith("@") for word in trace.memory)
@@ -108,7 +108,7 @@ def test_the_reader_looks_at_who_held_the_lamp(runs):
     folder, _ = runs("attentive")
     text = "There was Bela at the door. It was Tamo who held the lamp. And so Dore went for a walk."
     asked = f"{text} It was {GAP_WORD} who held the lamp."
-    trace = reading_books.trace_reader(open_run(folder), asked)
+    (trace,) = reading_books.trace_reader(open_run(folder), asked)
     assert trace.steps[0].startswith("Tamo") and trace.most(0, top=1)[0].label == "Tamo"
 
 
@@ -118,7 +118,7 @@ def test_a_question_file_is_traced(runs, tmp_path):
         "http://x\n\n@entity7 saw @entity2 .\n\n@placeholder walked\n\n@entity2\n\n@entity7:A\n"
         "@entity2:B\n"
     )
-    trace = reading_books.trace_reader(open_run(folder), str(path))
+    (trace,) = reading_books.trace_reader(open_run(folder), str(path))
     assert trace.memory == ("A", "saw", "B", ".") and trace.meta["answer"] == "B"
 
 

@@ -46,7 +46,7 @@ def test_a_short_adding_problem_is_solved_and_its_figure_is_the_mean_squared_err
 
 def test_the_sum_comes_from_the_marked_numbers(runs):
     folder, _ = runs("adding-gru")
-    trace = remembering.trace_adding(open_run(folder), "0.5 0.6* 0.4 0.5 0.7* 0.5")
+    (trace,) = remembering.trace_adding(open_run(folder), "0.5 0.6* 0.4 0.5 0.7* 0.5")
     marked = trace.weights[0, [1, 4]].sum().item()
     assert float(trace.steps[0]) == pytest.approx(1.3, abs=0.3)
     assert trace.memory[1] == "0.6*" and marked > 0.6
@@ -71,7 +71,7 @@ def test_a_short_silence_is_bridged_and_recalled_symbols_are_counted(runs):
 
 def test_what_is_said_is_traced_to_what_was_heard(runs):
     folder, _ = runs("copying-unitary")
-    trace = remembering.trace_copying(open_run(folder), "3 1 4 1 5 2 6 5 3 5")
+    (trace,) = remembering.trace_copying(open_run(folder), "3 1 4 1 5 2 6 5 3 5")
     assert trace.memory == tuple("3141526535") and len(trace.steps) == 10
     assert (trace.weights.sum(-1) <= 1 + 1e-5).all() and trace.weights.sum() > 0
 
