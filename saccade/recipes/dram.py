@@ -13,7 +13,7 @@ from saccade.training.config import TrainConfig
 
 PAPER = "https://arxiv.org/abs/1412.7755"
 TRAINING = TrainConfig(
-    steps=45_000,
+    steps=33_000,
     minutes=58.0,
     learning_rate=1e-3,
     schedule="cosine",
