@@ -95,11 +95,11 @@ def _recipe(
 
 MNIST = RamSettings(wander=1, training=replace(TRAINING, steps=50_000))
 TRANSLATED60 = RamSettings(
-    size=60, patch=12, n_scales=3, n_glimpses=8, training=replace(TRAINING, steps=85_000)
+    size=60, patch=12, n_scales=3, n_glimpses=8, training=replace(TRAINING, steps=45_000)
 )
 CLUTTERED60 = replace(TRANSLATED60, n_clutter=4)
 CLUTTERED100 = replace(
-    CLUTTERED60, size=100, n_clutter=8, n_scales=4, training=replace(TRAINING, steps=60_000)
+    CLUTTERED60, size=100, n_clutter=8, n_scales=4, training=replace(TRAINING, steps=40_000)
 )
 ANEW = "Scenes are made anew for every epoch; the paper does not say how many there were."
 RECIPES = (
