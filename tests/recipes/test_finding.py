@@ -43,7 +43,8 @@ def test_functions_that_are_imported_later_exist_and_take_what_they_are_given():
         for field, n in given.items():
             each = getattr(recipe, field)
             if isinstance(each, Later):
-                inspect.signature(each.function).bind(*[None] * (each.takes or n))
+                takes = n if each.takes is None else each.takes
+                inspect.signature(each.function).bind(*[None] * takes)
                 named.add(each.name)
     assert len(named) > 50
 
