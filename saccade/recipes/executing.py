@@ -43,6 +43,8 @@ PROGRESS = 1.0
 SOLVED = 95.0  # of 100: nothing is left to wait for
 EASIER = 200  # programs to see that on
 FOCUS = 0.8  # of programs at most; from the others nothing is forgotten
+EASY = ("value", "choice")  # what is learnt long before all else
+LEFT_OUT = 0.9  # of easy programs at most
 # Seeds of programs: those of training are seed, epoch and stage together, and begin beyond these.
 VALID_SEED, TEST_SEED, TRAIN_SEED = 1, 2, 1000
 SCRAMBLE_SEED = 7
@@ -88,13 +90,16 @@ def execute_job(settings: ExecuteSettings) -> Job:
         return found
 
     def batches(epoch: int, stage: int) -> Iterator[PairBatch]:
-        seed = settings.training.seed
+        seed, focus = settings.training.seed, focus_at(settings, epoch)
+        # Distinct for all epochs and stages of a run, and of the next million runs.
+        program_seed = TRAIN_SEED + (seed * 10_000 + stage) * 1_000_000 + epoch
         programs = make_programs(
             settings.programs,
-            partial(focused, difficulties, stage, focus_at(settings, epoch)),
-            # Distinct for all epochs and stages of a run, and of the next million runs.
-            seed=TRAIN_SEED + (seed * 10_000 + stage) * 1_000_000 + epoch,
+            partial(focused, difficulties, stage, FOCUS * focus),
+            seed=program_seed,
         )
+        if settings.nesting == 1:
+            programs = fewer_easy(programs, LEFT_OUT * focus, seed=program_seed)
         pairs = encode_programs(programs, settings)
         return pairs.batches(tokens=settings.batch_tokens, seed=seed, epoch=epoch)
 
@@ -110,8 +115,8 @@ def execute_job(settings: ExecuteSettings) -> Job:
 
 
 def focus_at(settings: ExecuteSettings, epoch: int) -> float:
-    """The share of programs of the full difficulty that an epoch has beyond its curriculum's."""
-    return FOCUS * min(1.0, epoch / settings.focus) if settings.focus else 0.0
+    """How far training has turned to what is hard, from 0 to 1."""
+    return min(1.0, epoch / settings.focus) if settings.focus else 0.0
 
 
 def focused(
@@ -121,6 +126,16 @@ def focused(
     if share and generator.random() < share:
         return difficulties.target
     return difficulties.draw(stage, generator)
+
+
+def fewer_easy(programs: Sequence[Program], share: float, *, seed: int) -> list[Program]:
+    """The programs of one operation without a random share of those that are easy."""
+    generator = random.Random(seed)
+    return [
+        each
+        for each in programs
+        if generator.random() >= share or operation_of(each.source) not in EASY
+    ]
 
 
 def is_learnt(scores: Sequence[Mapping[str, float]], stage: int) -> bool:

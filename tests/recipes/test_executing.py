@@ -69,7 +69,7 @@ def test_the_full_difficulty_gets_more_of_the_programs_with_every_epoch():
     mix = Curriculum("mix", Difficulty(3, 1))
 
     def share(epoch: int) -> float:
-        generator, focus = random.Random(0), executing.focus_at(chosen, epoch)
+        generator, focus = random.Random(0), executing.FOCUS * executing.focus_at(chosen, epoch)
         drawn = [executing.focused(mix, 0, focus, generator) for _ in range(3000)]
         return sum(each == Difficulty(3, 1) for each in drawn) / len(drawn)
 
@@ -77,6 +77,17 @@ def test_the_full_difficulty_gets_more_of_the_programs_with_every_epoch():
     for epoch, expected in ((0, 1 / 3), (2, 0.4 + 0.6 / 3), (4, 0.8 + 0.2 / 3), (9, 0.8 + 0.2 / 3)):
         assert share(epoch) == pytest.approx(expected, abs=0.03)
     assert executing.focus_at(settings("focus=0"), 9) == 0.0
+
+
+def test_of_easy_programs_only_the_wanted_share_is_left_out():
+    programs = make_programs(3000, partial(executing._always, Difficulty(3, 1)), seed=0)
+    kept = executing.fewer_easy(programs, 0.9, seed=0)
+    easy = [each for each in programs if "if" in each.source or "((" not in each.source]
+    easy = [each for each in easy if "=" not in each.source]  # no loop, no assignment
+    assert len(easy) == pytest.approx(1000, rel=0.1)
+    assert len(set(kept) & set(easy)) == pytest.approx(len(easy) / 10, rel=0.3)
+    assert [each for each in kept if each not in easy] == [e for e in programs if e not in easy]
+    assert executing.fewer_easy(programs, 0.0, seed=0) == programs
 
 
 @pytest.mark.parametrize(
