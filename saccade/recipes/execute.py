@@ -10,7 +10,7 @@ from saccade.training.config import TrainConfig
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
-    steps=34_000,
+    steps=40_000,
     minutes=42.0,
     optimiser="adam",
     learning_rate=5e-3,
@@ -35,7 +35,7 @@ class ExecuteSettings:
     The paper's best is combined. Without nesting its first stage has so few programs that they are
     learnt by heart, and little is learnt of longer ones meanwhile.
     """
-    focus: int = 25
+    focus: int = 30
     """Epochs in which training turns to what is hard; 0: the curriculum alone.
 
     The share of programs of the full difficulty, whatever the curriculum draws, rises from none to
