@@ -52,7 +52,7 @@ def wanted(recipe: Recipe) -> str:
     """What a recipe should reach, in words."""
     if recipe.at_least is None:
         return ""
-    return f"at {'most' if recipe.is_better == 'less' else 'least'} {recipe.at_least:g}"
+    return f"{recipe.bound} {recipe.at_least:g}"
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

@@ -75,6 +75,9 @@ class CaptionPhotographsSettings:
     """How it is trained."""
 
 
+BESIDE = ("cider_frequent", "cider_nearest", "bleu4", "bleu4_frequent", "bleu4_nearest")
+
+
 def _recipe(
     name: str, settings: CaptionPhotographsSettings, *, about: str, system: str, note: str
 ) -> Recipe:
@@ -84,6 +87,7 @@ def _recipe(
         system=system,
         task="flickr8k",
         metric="cider",
+        beside=dict.fromkeys(BESIDE),
         note=note,
         minutes=25.0,
         settings=settings,
@@ -96,7 +100,7 @@ def _recipe(
 
 
 FEW = "CIDEr-D of 10, learnt from 800 photographs with no net that has seen others: no number of a "
-FEW += "paper stands beside it. `cider_frequent` and `cider_nearest` are of the baselines."
+FEW += "paper stands beside it. `frequent` and `nearest` are the baselines."
 SOFT = CaptionPhotographsSettings()
 RECIPES = (
     _recipe(

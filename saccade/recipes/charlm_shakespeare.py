@@ -77,9 +77,9 @@ RECIPES = (
         published=1.4697,
         source="https://github.com/karpathy/nanoGPT (a Transformer of 10.7 million weights)",
         note="Ours is an LSTM that carries its state through the whole test text, with n-grams of "
-        "the training text beside it at a fixed share, as in Mikolov et al., 2010; the network "
-        "alone (`nats_alone`) has 1.553. nanoGPT's Transformer sees at most 256 characters, and "
-        "its figure is the best of the test text itself.",
+        "the training text beside it at a fixed share, as in Mikolov et al., 2010; "
+        "`nats_alone` is the network's. nanoGPT's Transformer sees at most 256 characters, and its "
+        "figure is the best of the test text itself.",
         minutes=43.0,
     ),
 )

@@ -82,6 +82,7 @@ def digit_recipe(  # noqa: PLR0913  these are a recipe's own fields
         metric="error",
         is_better="less",
         at_least=at_least,
+        beside={"error_by_beam": None},
         source=source,
         note=note,
         minutes=15.0,

@@ -74,6 +74,7 @@ def _recipe(
         metric="error",
         is_better="less",
         at_least=at_most,
+        beside={"error_averaged": None},
         published=published,
         source=f"{PAPER}, {source}",
         note="The paper does not say what its noise is: ours are 8 pieces of other digits. Its "

@@ -91,15 +91,13 @@ def execute_job(settings: ExecuteSettings) -> Job:
 
     def batches(epoch: int, stage: int) -> Iterator[PairBatch]:
         seed, focus = settings.training.seed, focus_at(settings, epoch)
-        # Distinct for all epochs and stages of a run, and of the next million runs.
-        program_seed = TRAIN_SEED + (seed * 10_000 + stage) * 1_000_000 + epoch
         programs = make_programs(
             settings.programs,
             partial(focused, difficulties, stage, FOCUS * focus),
-            seed=program_seed,
+            # Distinct for all epochs and stages of a run, and of the next million runs.
+            seed=TRAIN_SEED + (seed * 10_000 + stage) * 1_000_000 + epoch,
+            keep=partial(is_kept, LEFT_OUT * focus) if settings.nesting == 1 else None,
         )
-        if settings.nesting == 1:
-            programs = fewer_easy(programs, LEFT_OUT * focus, seed=program_seed)
         pairs = encode_programs(programs, settings)
         return pairs.batches(tokens=settings.batch_tokens, seed=seed, epoch=epoch)
 
@@ -128,14 +126,9 @@ def focused(
     return difficulties.draw(stage, generator)
 
 
-def fewer_easy(programs: Sequence[Program], share: float, *, seed: int) -> list[Program]:
-    """The programs of one operation without a random share of those that are easy."""
-    generator = random.Random(seed)
-    return [
-        each
-        for each in programs
-        if generator.random() >= share or operation_of(each.source) not in EASY
-    ]
+def is_kept(share: float, source: str, generator: random.Random) -> bool:
+    """Whether a program of one operation stays, when this share of the easy ones is left out."""
+    return operation_of(source) not in EASY or generator.random() >= share
 
 
 def is_learnt(scores: Sequence[Mapping[str, float]], stage: int) -> bool:

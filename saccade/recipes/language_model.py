@@ -100,6 +100,7 @@ def language_model_recipe(  # noqa: PLR0913  these are a recipe's own fields
         metric=metric,
         is_better="less",
         at_least=at_least,
+        beside={f"{metric}_alone": None} if settings.ngram_share else {},
         published=published,
         source=source,
         note=note,

@@ -80,6 +80,7 @@ def _recipe(
         metric="error",
         is_better="less",
         at_least=at_most,
+        beside={} if settings.policy == "central" else {"error_averaged": None},
         published=published,
         source=f"{PAPER}, {table}",
         note=note,

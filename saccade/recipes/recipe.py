@@ -9,7 +9,7 @@ module beside it, because it needs torch: the recipe names its functions by `Lat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -66,6 +66,9 @@ class Recipe:
     """Which way the metric is better."""
     at_least: float | None = None
     """What it should reach; where less is better, at most."""
+    beside: Mapping[str, float | None] = field(default_factory=dict)
+    """Other figures that its row of results tells, keys of what ``evaluate`` gives, each with what
+    it should reach, if anything; better the same way."""
     published: float | None = None
     """The number of the paper or of the best public code."""
     source: str = ""
@@ -101,8 +104,11 @@ class Recipe:
             f"the settings of {self.name} must be a dataclass with a field `training: TrainConfig`"
         )
 
-    def reaches(self, value: float) -> bool | None:
-        """Whether a figure is what was wanted; None if nothing was."""
-        if self.at_least is None:
-            return None
-        return value <= self.at_least if self.is_better == "less" else value >= self.at_least
+    @property
+    def bound(self) -> str:
+        """What ``at_least`` is, in words."""
+        return "at most" if self.is_better == "less" else "at least"
+
+    def reaches(self, value: float, wanted: float) -> bool:
+        """Whether a figure is what was wanted."""
+        return value <= wanted if self.is_better == "less" else value >= wanted

@@ -60,7 +60,8 @@ def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
     if together := len(manifest.get("runs", ())):
         # What was published, and what is wanted, is of one system, not of several together.
         recipe = replace(recipe, name=f"{name} x {together}", published=None, source="")
-        recipe = replace(recipe, at_least=None, note=f"An ensemble of {together} runs.")
+        note = f"An ensemble of {together} runs."
+        recipe = replace(recipe, at_least=None, beside={}, note=note)
     return Row(
         recipe=recipe.name,
         metric=figures["metric"],
@@ -70,7 +71,7 @@ def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
         minutes=round(figures["minutes"], 1),
         command=manifest["command"],
         commit=manifest["commit"],
-        note=_note(recipe, figures["value"]),
+        note=_note(recipe, figures),
     )
 
 
@@ -125,13 +126,27 @@ def results_page(rows: Sequence[Row]) -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _note(recipe: Recipe, value: float) -> str:
+def _note(recipe: Recipe, figures: Mapping[str, Any]) -> str:
     parts = []
     if recipe.at_least is not None:
-        bound = "at most" if recipe.is_better == "less" else "at least"
-        wanted = f"Wanted: {bound} {_figure(recipe.at_least)}"
-        parts.append(f"{wanted}." if recipe.reaches(value) else f"{wanted}; **not reached**.")
+        wanted = _wanted(recipe, figures["value"], recipe.at_least)
+        parts.append(f"{wanted[0].upper()}{wanted[1:]}.")
+    found = figures.get("test", {})
+    beside = [_beside(recipe, name, found[name]) for name in recipe.beside if name in found]
+    if beside:
+        parts.append(f"{', '.join(beside)}.")
     return " ".join([*parts, recipe.note]).strip()
+
+
+def _beside(recipe: Recipe, name: str, value: float) -> str:
+    """Another figure than the recipe's own."""
+    told, wanted = f"`{name}`: {_figure(value)}", recipe.beside[name]
+    return told if wanted is None else f"{told} ({_wanted(recipe, value, wanted)})"
+
+
+def _wanted(recipe: Recipe, value: float, wanted: float) -> str:
+    said = f"wanted: {recipe.bound} {_figure(wanted)}"
+    return said if recipe.reaches(value, wanted) else f"{said}; **not reached**"
 
 
 def _figure(value: Any) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from saccade.errors import UsageError
@@ -36,7 +36,12 @@ class Program(NamedTuple):
 
 
 def make_programs(
-    n: int, difficulty: Callable[[random.Random], Difficulty], *, seed: int, part: str = "train"
+    n: int,
+    difficulty: Callable[[random.Random], Difficulty],
+    *,
+    seed: int,
+    part: str = "train",
+    keep: Callable[[str, random.Random], bool] | None = None,
 ) -> list[Program]:
     """``n`` random programs of one part, the same for the same seed on every machine.
 
@@ -45,6 +50,7 @@ def make_programs(
 
     Args:
         difficulty: how hard the next one is to be: `Curriculum.draw` of some stage.
+        keep: whether to take the program of this text; all of the part are taken unless told.
     """
     if part not in PARTS:
         raise UsageError(f"programs have no part {part!r}", hint=f"one of {', '.join(PARTS)}")
@@ -52,7 +58,7 @@ def make_programs(
     made: list[Program] = []
     while len(made) < n:
         source = write_program(difficulty(generator), generator)
-        if part_of(source) == part:
+        if part_of(source) == part and (keep is None or keep(source, generator)):
             made.append(Program(source, str(execute(source))))
     return made
 
@@ -88,7 +94,7 @@ class _Writer:
         self.result: str | None = None
         self.generator = generator
         self._length = length
-        self._variables: Iterator[str] = iter(generator.sample(VARIABLES, len(VARIABLES)))
+        self._unused = list(VARIABLES)
 
     def operands(self, n: int) -> list[str]:
         """``n`` expressions: the result so far at a random place, numbers at the others."""
@@ -104,7 +110,7 @@ class _Writer:
         return self.generator.choice(signs)
 
     def variable(self) -> str:
-        return next(self._variables)
+        return self._unused.pop(self.generator.randrange(len(self._unused)))
 
 
 def _value(writer: _Writer) -> str:

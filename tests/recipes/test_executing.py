@@ -80,14 +80,15 @@ def test_the_full_difficulty_gets_more_of_the_programs_with_every_epoch():
 
 
 def test_of_easy_programs_only_the_wanted_share_is_left_out():
-    programs = make_programs(3000, partial(executing._always, Difficulty(3, 1)), seed=0)
-    kept = executing.fewer_easy(programs, 0.9, seed=0)
-    easy = [each for each in programs if "if" in each.source or "((" not in each.source]
-    easy = [each for each in easy if "=" not in each.source]  # no loop, no assignment
-    assert len(easy) == pytest.approx(1000, rel=0.1)
-    assert len(set(kept) & set(easy)) == pytest.approx(len(easy) / 10, rel=0.3)
-    assert [each for each in kept if each not in easy] == [e for e in programs if e not in easy]
-    assert executing.fewer_easy(programs, 0.0, seed=0) == programs
+    def easy(left_out: float) -> int:
+        always, keep = partial(executing._always, Difficulty(3, 1)), executing.is_kept
+        made = make_programs(3000, always, seed=0, keep=partial(keep, left_out))
+        sources = [each.source for each in made if "=" not in each.source]  # and so no loop
+        return sum("if" in source or "((" not in source for source in sources)
+
+    assert easy(0.0) == pytest.approx(1000, rel=0.1)
+    # Two kinds in six, each a tenth as often: 0.2 of 4.2.
+    assert easy(0.9) == pytest.approx(3000 * 0.2 / 4.2, rel=0.2)
 
 
 @pytest.mark.parametrize(
