@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ saccade recipes
 saccade recipes bahdanau-multi30k --json
 """
 FACTS = ("name", "about", "system", "task", "metric", "is_better", "at_least", "published")
-MORE_FACTS = ("source", "note", "minutes")
+MORE_FACTS = ("beside", "source", "note", "minutes")
 
 
 def run(
@@ -55,6 +56,12 @@ def wanted(recipe: Recipe) -> str:
     return f"{recipe.bound} {recipe.at_least:g}"
 
 
+def _beside(recipe: Recipe, name: str) -> str:
+    """Another figure of the recipe, and what it should reach."""
+    held = recipe.beside[name]
+    return name if held is None else f"{name} ({recipe.bound} {held:g})"
+
+
 def _facts(recipe: Recipe) -> dict[str, Any]:
     return {name: getattr(recipe, name) for name in (*FACTS, *MORE_FACTS)}
 
@@ -84,6 +91,7 @@ def _page(recipe: Recipe) -> str:
         "task": recipe.task,
         "metric": recipe.metric,
         "wanted": wanted(recipe),
+        "beside": ", ".join(map(partial(_beside, recipe), recipe.beside)),
         "published": published,
         "minutes": f"{recipe.minutes:g} on two cores",
         "note": recipe.note,

@@ -96,7 +96,7 @@ def test_every_kind_trains_is_judged_and_traced(little_mnist, tmp_path, name):
     assert 0 <= trained["test"]["exact"] <= 100
     run = open_run(folder)
     figures = evaluate_run(run, little_mnist)
-    assert ("on_digit" in figures["test"]) == (name != "tell")
+    assert ("on_digit" in figures["test"]) == ("on_digit" in recipe.beside) == (name != "tell")
     (trace,) = recipe.trace(run, "3")
     assert trace.kind == ("influence" if name == "tell" else "overlay")
     assert trace.heat.shape[1:] == (11, 11) and len(trace.steps) == len(trace.heat)

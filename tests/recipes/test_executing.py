@@ -34,7 +34,7 @@ def settings(*words):
 
 def test_a_run_has_both_figures_and_one_for_each_operation(run):
     test = run[1]["test"]
-    assert {"characters", "exact", "nats"} < test.keys()
+    assert {"exact", "nats", *run[0].recipe.beside} < test.keys()
     kinds = {name for name in test if name.startswith("exact_")}
     assert len(kinds) == len(OPERATIONS)
     assert run[1]["value"] == test["exact"]

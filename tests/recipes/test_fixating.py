@@ -49,7 +49,7 @@ def test_digits_are_learnt_and_the_figure_counts_the_wrong_ones(foveal, few):
         named = run.model(test.images.float() / 255).argmax(-1)
     wrong = (named != test.labels).float().mean().item() * 100
     assert figures["value"] == pytest.approx(wrong, abs=0.2)
-    assert set(figures["test"]) == {"error", "error_random"}
+    assert set(figures["test"]) == {"error", *run.recipe.beside}
 
 
 def test_the_gaze_of_a_trained_machine_is_traced(foveal):

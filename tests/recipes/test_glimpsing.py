@@ -57,7 +57,7 @@ def test_digits_are_learnt_from_a_few_glimpses_and_the_figure_counts_the_wrong_o
         )
     wrong = (named != test.labels[:300]).float().mean().item() * 100
     assert figures["value"] == pytest.approx(wrong, abs=12)
-    assert set(figures["test"]) == {"error", "error_averaged"}
+    assert set(figures["test"]) == {"error", *run.recipe.beside}
 
 
 def test_the_spread_falls_while_it_learns(ram):

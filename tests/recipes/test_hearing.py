@@ -76,8 +76,8 @@ def run(request, few, tmp_path_factory):
 
 
 def test_a_small_one_learns_to_hear(run):
-    _, figures = run
-    assert set(figures["test"]) == {"error", "sequences", "error_by_beam"}
+    opened, figures = run
+    assert set(figures["test"]) == {"error", "sequences", *opened.recipe.beside}
     assert figures["value"] < 25  # of ten digits; guessing is wrong nine times of ten
 
 

@@ -48,6 +48,15 @@ def test_what_was_not_reached_is_said(tiny, changed_run):
     assert "at most 0.4; **not reached**." in row_of(folder, {"tiny-mirror": less}).note
 
 
+def test_figures_beside_the_recipes_own_are_told_with_what_was_wanted_of_them(tiny, changed_run):
+    folder = changed_run("more", test={"low": 0.25, "high": 0.95, "alone": 3.0})
+    beside = replace(tiny, beside={"low": 0.5, "high": 0.9, "alone": None, "left out": None})
+    told = "`low`: 0.25 (wanted: at least 0.5; **not reached**), `high`: 0.95 (wanted: at least 0.9"
+    told += "), `alone`: 3."
+    note = row_of(folder, {"tiny-mirror": beside}).note
+    assert note == f"Wanted: at least 0.9. {told} Ours is younger."
+
+
 def test_of_several_runs_the_last_counts_and_rows_of_before_stay(tiny, changed_run, tmp_path):
     old = changed_run("b", value=0.25, evaluated="2020-01-01")
     new = changed_run("a", value=0.75, evaluated="2021-01-01")
