@@ -10,14 +10,14 @@ from saccade.training.config import TrainConfig
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
-    steps=36_000,
+    steps=62_000,
     minutes=42.0,
     optimiser="adam",
     learning_rate=5e-3,
     clip=1.0,
     schedule="cosine",
     warmup=800,
-    validate_steps=1000,
+    validate_steps=2000,
 )
 
 
@@ -35,7 +35,7 @@ class ExecuteSettings:
     The paper's best is combined. Without nesting its first stage has so few programs that they are
     learnt by heart, and little is learnt of longer ones meanwhile.
     """
-    focus: int = 25
+    focus: int = 40
     """Epochs in which training turns to what is hard; 0: the curriculum alone.
 
     The share of programs of the full difficulty, whatever the curriculum draws, rises from none to
