@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from saccade.attention import AdditiveScore, Attention, Memory, SoftSelect
+from saccade.processor import prepare_for_long_work
 
 STEPS = 30
-STEP_ROUNDS = 200
+STEP_ROUNDS = 1000
 SENTENCE_ROUNDS = 6
 
 Side = Callable[[], tuple[list[Tensor], list[Tensor]]]
@@ -158,6 +159,7 @@ def measure(d_hiddens: tuple[int, ...] = (256, 512)) -> dict[str, object]:
     ``additive_over_matmul`` is that of a step forward and back, which is what training does, for
     the worst of the sizes; the rest stands beside it.
     """
+    prepare_for_long_work()  # as `saccade train` does
     rows = {d_hidden: ratios(Bench(Sizes(d_hidden))) for d_hidden in d_hiddens}
     return {
         "additive_over_matmul": max(row["step_forward_backward"] for row in rows.values()),

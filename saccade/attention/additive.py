@@ -42,23 +42,27 @@ class AdditiveScore(Score):
     ) -> Float[Tensor, "batch query_pos key_pos"]:
         """Scores of every key for every query."""
         hidden = self.query_proj(query)
-        v = self.score_proj.weight[0]
-        return _Scores.apply(hidden, projected, v.to(hidden.dtype))
+        return _Scores.apply(hidden, projected, self.score_proj.weight.to(hidden.dtype))
 
 
 class _Scores(Function):
     """``v . tanh(q + k)``, passing over the batch x keys x d_hidden numbers as seldom as it can.
 
     These passes are what a step costs beside its matrix products, as they wait for memory. The sum
-    becomes its tanh in place, and on the way back ``grad * (1 - tanh^2)`` is one pass, where
-    autograd first writes out the outer product of the gradient and v.
+    is squashed in place, and on the way back ``grad * slope`` is one pass, where autograd first
+    writes out the outer product of the gradient and v.
+
+    What is kept is ``s = sigmoid(2 (q + k))``, since ``tanh(x) = 2 sigmoid(2 x) - 1``: torch's
+    sigmoid is up to ten times as fast as its tanh on a CPU, and ``2`` and ``- 1`` cost nothing
+    where they are put, on the query, into the sum, and behind the product with v.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-        hidden = (key[:, None] + query[:, :, None]).tanh_()  # [batch, query_pos, key_pos, d_hidden]
-        ctx.save_for_backward(hidden, v)
-        return hidden @ v
+        squashed = squashed_sum(2 * query[:, :, None], key[:, None])
+        ctx.save_for_backward(squashed, v)  # [batch, query_pos, key_pos, d_hidden], [1, d_hidden]
+        scores = torch.addmv(-v.sum(), squashed.flatten(0, 2), v[0], alpha=2)
+        return scores.view(squashed.shape[:3])
 
     @staticmethod
     @once_differentiable
@@ -66,9 +70,24 @@ class _Scores(Function):
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         (grad,) = grad_outputs  # [batch, query_pos, key_pos]
-        hidden, v = ctx.saved_tensors
-        for_v = (grad.reshape(1, -1) @ hidden.flatten(0, 2))[0]
-        slope = torch.ops.aten.tanh_backward(grad[..., None], hidden)
-        for_query = slope.sum(2) * v
-        slope *= v
+        squashed, v = ctx.saved_tensors
+        for_v = torch.addmm(
+            -grad.sum(), grad.reshape(1, -1), squashed.flatten(0, 2), alpha=2
+        )  # [1, d_hidden]
+        slope = torch.ops.aten.sigmoid_backward(grad[..., None], squashed)
+        of_v = 4 * v
+        for_query = slope.sum(2) * of_v
+        slope *= of_v
         return for_query, slope.squeeze(1) if slope.shape[1] == 1 else slope.sum(1), for_v
+
+
+def squashed_sum(
+    twice_query: Float[Tensor, "..."], key: Float[Tensor, "..."]
+) -> Float[Tensor, "..."]:
+    """``(1 + tanh(q + k)) / 2`` from twice the query.
+
+    >>> q, k = torch.randn(2, 1, 7), torch.randn(2, 5, 7)
+    >>> torch.allclose(2 * squashed_sum(2 * q, k) - 1, torch.tanh(q + k), atol=1e-6)
+    True
+    """
+    return torch.add(twice_query, key, alpha=2).sigmoid_()

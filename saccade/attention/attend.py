@@ -5,9 +5,12 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.attention.additive import AdditiveScore
+from saccade.attention.additive_step import additive_step
 from saccade.attention.read import read
 from saccade.attention.score import Score
 from saccade.attention.select import Select, Selected
+from saccade.attention.soft import SoftSelect
 
 
 class Memory(NamedTuple):
@@ -48,6 +51,7 @@ class Attention(nn.Module):
         super().__init__()
         self.score = score
         self.select = select
+        self._is_one_step = isinstance(score, AdditiveScore) and isinstance(select, SoftSelect)
 
     def remember(
         self,
@@ -79,6 +83,8 @@ class Attention(nn.Module):
             previous: The weights of the step before, None at the first. A decoder may always hand
                 them over: only what looks back (the mixed score, monotonic select) takes them.
         """
+        if self._is_one_step and query.shape[1] == 1:
+            return self._step(query, memory)
         looking_back = (previous,)
         scores = self.score(query, memory.keys, *(looking_back if self.score.looks_back else ()))
         mask = memory.mask[:, None]  # [batch, 1, key_pos]
@@ -87,3 +93,16 @@ class Attention(nn.Module):
         )
         context = read(selected.weights, memory.values)
         return Attended(context, selected.weights, selected.log_prob, selected.entropy)
+
+    def _step(self, query: Float[Tensor, "batch 1 d_query"], memory: Memory) -> Attended:
+        """The same for one query, where there is a quicker way."""
+        assert isinstance(self.score, AdditiveScore)
+        read = additive_step(
+            query[:, 0],
+            memory.keys,
+            memory.values,
+            mask=memory.mask[:, None],
+            of_query=self.score.query_proj.weight,
+            v=self.score.score_proj.weight,
+        )
+        return Attended(*read)

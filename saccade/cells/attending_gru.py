@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from saccade.attention import AdditiveScore, Attention, Memory, SoftSelect
-from saccade.attention.masks import masked_softmax
+from saccade.attention.additive_step import look, look_back
 from saccade.cells.gru import GruCell
 from saccade.cells.kernel import weights_of
 
@@ -86,15 +86,14 @@ class _Loop(Function):
         steps: list[Tensor] = []
         for t in range(n):
             before = torch.addmm(state_bias, states[t], of_state.T)
-            compared = (keys + before[:, None, d_gates:]).tanh_()  # [batch, key_pos, d_score]
-            weights = masked_softmax((compared @ v)[:, None], seen)  # [batch, 1, key_pos]
-            torch.bmm(weights, values, out=contexts[t, :, None])
+            looked = look(before[:, d_gates:], keys, values, mask=seen, v=v)
+            contexts[t] = looked.context[:, 0]
             after = torch.addmm(words[t], contexts[t], of_context.T)
             gates = (after[:, : 2 * d] + before[:, : 2 * d]).sigmoid_()  # reset, update
             offered = before[:, 2 * d : d_gates]
             candidate = torch.addcmul(after[:, 2 * d :], gates[:, :d], offered).tanh_()
             torch.lerp(candidate, states[t], gates[:, d:], out=states[t + 1])
-            steps += [compared, weights, gates, offered, candidate]
+            steps += [looked.squashed, looked.weights, gates, offered, candidate]
         ctx.save_for_backward(states, contexts, keys, values, of_state, v, of_context, *steps)
         return states[1:], contexts
 
@@ -113,32 +112,32 @@ class _Loop(Function):
         all_weights = states.new_empty(n, *keys.shape[:2])
         for_v, for_keys = torch.zeros_like(v), torch.zeros_like(keys)
         carried = torch.zeros_like(states[0])
+        of_v = 4 * v  # tanh'(x) is 4 s (1 - s) with s = sigmoid(2 x)
         for t in reversed(range(n)):
-            compared, weights, gates, offered, candidate = steps[5 * t : 5 * t + 5]
+            squashed, weights, gates, offered, candidate = steps[5 * t : 5 * t + 5]
             to_hidden = carried + to_states[t]
             to_gates, to_before = for_words[t], for_before[t]
             carried = _gru_slopes(
                 to_hidden, states[t], gates, offered, candidate, to_gates, to_before[:, :d_gates]
             )
             to_context = torch.addmm(to_contexts[t], to_gates, of_context, out=for_context[t])
-            to_weights = weights * torch.bmm(to_context[:, None], values.mT)
-            to_scores = to_weights.addcmul_(weights, to_weights.sum(-1, keepdim=True), value=-1)
-            for_v += to_scores.flatten() @ compared.flatten(0, 1)
-            slope = torch.ops.aten.tanh_backward(to_scores.mT, compared)
-            torch.mul(slope.sum(1), v, out=to_before[:, d_gates:])
-            for_keys += slope
+            to_weights = torch.bmm(to_context[:, None], values.mT)
+            slopes = look_back(to_weights, weights=weights, squashed=squashed)
+            for_v += slopes.scores.flatten() @ squashed.flatten(0, 1)
+            torch.mul(slopes.sums.sum(1), of_v, out=to_before[:, d_gates:])
+            for_keys += slopes.sums
             carried.addmm_(to_before, of_state)
             all_weights[t] = weights[:, 0]
         flat = for_before.flatten(0, 1)
         return (
             for_words,
             carried,
-            for_keys.mul_(v),
+            for_keys.mul_(of_v),
             torch.bmm(all_weights.permute(1, 2, 0), for_context.transpose(0, 1)),
             None,
             flat.T @ states[:-1].flatten(0, 1),
             flat.sum(0),
-            for_v,
+            2 * for_v,
             for_words.flatten(0, 1).T @ contexts.flatten(0, 1),
         )
 

@@ -1,0 +1,62 @@
+"""One step of a softmax of additive scores, against the same in plain operators of torch."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from saccade.attention.additive_step import additive_step
+
+BATCH, KEYS, D_QUERY, D_SCORE, D_VALUE = 3, 5, 13, 7, 11
+
+
+@pytest.fixture
+def given():
+    """Query, keys, values, W, v, as leaves; of the last row nothing may be attended."""
+    torch.manual_seed(0)
+    shapes = (
+        *((BATCH, D_QUERY), (BATCH, KEYS, D_SCORE), (BATCH, KEYS, D_VALUE)),
+        *((D_SCORE, D_QUERY), (1, D_SCORE)),
+    )
+    return [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])[:, None]
+
+
+def step(query, keys, values, weight, v):
+    return additive_step(query, keys, values, mask=MASK, of_query=weight, v=v)
+
+
+def plain(query, keys, values, weight, v):
+    scores = torch.tanh(functional.linear(query, weight)[:, None] + keys) @ v[0]
+    weights = scores[:, None].masked_fill(~MASK, -1e300).softmax(-1) * MASK
+    return weights @ values, weights
+
+
+def test_context_and_weights_are_those_of_plain_operators(given):
+    torch.testing.assert_close(tuple(step(*given)), plain(*given))
+
+
+@pytest.mark.parametrize("of", [(0,), (1,), (0, 1)], ids=["context", "weights", "both"])
+def test_every_gradient_is_that_of_plain_operators(given, of):
+    def gradients(found):
+        wanted = [torch.sin(torch.arange(found[i].numel()).double()).view_as(found[i]) for i in of]
+        return torch.autograd.grad(
+            [found[i] for i in of], given, wanted, allow_unused=True, materialize_grads=True
+        )
+
+    torch.testing.assert_close(gradients(step(*given)), gradients(plain(*given)))
+
+
+def test_a_row_that_may_attend_to_nothing_reads_zeros_and_learns_nothing(given):
+    context, weights = step(*given)
+    assert (context[-1] == 0).all() and (weights[-1] == 0).all()
+    context.sum().backward()
+    assert all((each.grad[-1] == 0).all() for each in given[:3])
+
+
+def test_very_large_sums_give_no_nan(given):
+    query, keys, *others = given
+    found = step(1e20 * query, 1e20 * keys, *others)
+    found.context.sum().backward()
+    assert found.context.isfinite().all() and all(x.grad.isfinite().all() for x in given)
