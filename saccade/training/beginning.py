@@ -46,7 +46,8 @@ def begin_run(
     if processes.is_first and not place.exists():
         place.begin(_manifest(job, about, processes), job.kept)
     device = device_of(job.config.device)
-    job.model.to(device)
+    # Filters with their channels innermost: convolutions and poolings then take half the time.
+    job.model.to(device, memory_format=torch.channels_last)
     seed_all(job.config.seed, rank=processes.rank)
     is_trained = bool(job.config.epochs or job.config.steps or job.config.minutes)
     optimiser = make_optimiser(job.model, job.config, rates=job.rates) if is_trained else None

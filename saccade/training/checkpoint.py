@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -89,10 +90,17 @@ def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimiser_tensors` gave."""
+    """Put back what `optimiser_tensors` gave.
+
+    In memory it must lie as its weight does: fused optimisers go over both as they lie there.
+    """
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
+        weight = weights[int(index)]
+        if value.shape == weight.shape:
+            value = torch.empty_like(weight, dtype=value.dtype).copy_(value)  # noqa: PLW2901
         state.setdefault(int(index), {})[name] = value
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})

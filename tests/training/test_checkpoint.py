@@ -44,12 +44,21 @@ def saved(tmp_path):
 def test_an_optimiser_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(name, momentum):
     torch.manual_seed(0)
     config = TrainConfig(optimiser=name, momentum=momentum, learning_rate=0.01, weight_decay=0.1)
-    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    looking = [nn.Unflatten(1, (2, 5, 5)), nn.Conv2d(2, 3, 3), nn.Flatten()]
+    model = nn.Sequential(nn.Linear(3, 50), *looking, nn.Linear(27, 2))
+    model.to(memory_format=torch.channels_last)  # as training has it
     optimiser = make_optimiser(model, config)
     stepped(model, optimiser, 3)
     other = copy.deepcopy(model)
     again = make_optimiser(other, config)
-    load_optimiser(again, {k: v.clone() for k, v in optimiser_tensors(optimiser).items()})
+    # A file has lost how its tensors lay in memory.
+    load_optimiser(
+        again,
+        {
+            k: v.clone(memory_format=torch.contiguous_format)
+            for k, v in optimiser_tensors(optimiser).items()
+        },
+    )
     stepped(model, optimiser, 2)
     stepped(other, again, 2)
     for mine, its in zip(model.parameters(), other.parameters(), strict=True):
