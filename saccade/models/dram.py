@@ -18,7 +18,7 @@ from saccade.sensors.coordinates import check_images
 from saccade.sensors.retina import Retina, SummedImages, sum_images
 
 COARSE = 20  # pixels of the side of what the context network sees
-N_FILTERS = 16
+N_FILTERS = 16  # of each layer of the context network, and of the glimpse network's first layer
 
 
 class Reading(NamedTuple):
@@ -58,8 +58,8 @@ class Dram(nn.Module):
     there are no more (`read_objects`).
 
     Where we differ: the upper layer reads the lower one without sending a gradient back, so that
-    only the likelihood shapes what is seen; and the glimpse network has no convolutions, for speed.
-    The paper's has three layers of them for house numbers.
+    only the likelihood shapes what is seen; and the glimpse network has two layers of filters that
+    go two pixels at a time, where the paper has three.
 
     Training first walks a path and then goes over it again with all glimpses at once, because
     places are constants to the gradient: it takes less time than a tape along the walk.
@@ -97,7 +97,7 @@ class Dram(nn.Module):
         self.n_objects, self.n_glimpses = n_objects, n_glimpses
         self.register_buffer("std", torch.tensor(std))
         self.context = _Context(d_hidden)
-        self.what = nn.Sequential(nn.Linear(retina.d_patch, d_hidden), nn.ReLU())
+        self.what = _What(retina, d_hidden)
         of_place = nn.Linear(2, d_hidden)
         # A product of two small numbers is smaller still: at first the place leaves it as it is.
         nn.init.ones_(of_place.bias)
@@ -170,6 +170,27 @@ class Dram(nn.Module):
     ) -> Float[Tensor, "rows glimpse"]:
         off = (places - self.reach * self.mean(before)) / self.std
         return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
+
+
+class _What(nn.Module):
+    """What a glimpse shows: two layers of filters over its scales, and a map."""
+
+    def __init__(self, retina: Retina, d_hidden: int) -> None:
+        super().__init__()
+        self.filters = nn.Sequential(
+            nn.Unflatten(1, (retina.n_scales, retina.size, retina.size)),
+            nn.Conv2d(retina.n_scales, N_FILTERS, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(N_FILTERS, 2 * N_FILTERS, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        side = math.ceil(math.ceil(retina.size / 2) / 2)
+        self.units = nn.Linear(2 * N_FILTERS * side**2, d_hidden)
+
+    def forward(self, patches: Float[Tensor, "*any d_patch"]) -> Float[Tensor, "*any d_hidden"]:
+        shown = self.filters(patches.reshape(-1, patches.shape[-1]))
+        return self.units(shown).relu().view(*patches.shape[:-1], -1)
 
 
 class _Context(nn.Module):

@@ -77,8 +77,7 @@ def _recipe(
         beside={"error_averaged": None},
         published=published,
         source=f"{PAPER}, {source}",
-        note="The paper does not say what its noise is: ours are 8 pieces of other digits. Its "
-        "glimpse network has convolutions, ours has none.",
+        note="The paper does not say what its noise is: ours are 8 pieces of other digits.",
         minutes=58.0,
         settings=settings,
         build=Later("reading_digits.dram_job"),
