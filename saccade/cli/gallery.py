@@ -34,7 +34,7 @@ def run(
     """Draw where systems look in images: paths of the gaze, canvases, windows.
 
     Each recipe says which inputs are worth showing; every one becomes a picture, the first of them
-    a moving one, too.
+    a moving one, too. What the page already has of other recipes stays.
     """
     load_plugin(plugin)
 

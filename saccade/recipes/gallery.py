@@ -23,6 +23,9 @@ number the step; beside the image is what was seen, and below each what would ha
 """
 
 
+START = "\n## "  # of what is said of one recipe
+
+
 class Shown(NamedTuple):
     """One run in the gallery."""
 
@@ -68,17 +71,24 @@ def show_run(folder: Path, pictures: Path) -> Shown:
     return Shown(recipe, RunFolder(folder).figures, tuple(drawn), moving)
 
 
-def gallery_page(shown: Sequence[Shown], *, beside: Path) -> str:
-    """The page, in Markdown; pictures are linked from the folder that it lies in."""
-    return "\n".join([HEADING, *(_section(each, beside) for each in shown)])
-
-
 def write_gallery(page: Path, runs: Sequence[Path]) -> tuple[Shown, ...]:
-    """Write the page, and the pictures into a folder of its name beside it."""
+    """Write the page, and the pictures into a folder of its name beside it.
+
+    What the page has of other recipes stays, as rows of results do.
+    """
     shown = tuple(show_run(run, page.with_suffix("")) for run in runs)
+    sections = _sections(page) | {each.recipe.name: _section(each, page.parent) for each in shown}
+    text = "\n".join([HEADING, *(section for _, section in sorted(sections.items()))])
     with atomic_file(page) as temporary:
-        temporary.write_text(gallery_page(shown, beside=page.parent), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     return shown
+
+
+def _sections(page: Path) -> dict[str, str]:
+    """What a page that is there already says of each recipe."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    parts = text.split(START)[1:]
+    return {part.partition("\n")[0]: f"{START.lstrip()}{part.rstrip()}\n" for part in parts}
 
 
 def _section(shown: Shown, beside: Path) -> str:

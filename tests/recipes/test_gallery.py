@@ -8,6 +8,7 @@ import pytest
 
 from saccade.cli.main import main
 from saccade.recipes import find_recipe, finding, train_recipe
+from saccade.recipes.gallery import write_gallery
 from saccade.recipes.settings import with_settings
 
 
@@ -32,6 +33,20 @@ def test_a_page_links_every_picture_that_was_drawn(drawing_run, tmp_path, capsys
     for path in pictures:
         assert f"(gallery/{path.name})" in text
         assert path.read_bytes()[:3] in (b"\x89PN", b"GIF")
+
+
+def test_what_a_page_has_of_other_recipes_stays_and_a_run_of_the_same_takes_its_place(
+    drawing_run, tmp_path
+):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "gallery.md"
+    write_gallery(page, [drawing_run])
+    alone = page.read_text(encoding="utf-8")
+    other = "## a-other\n\nIt was here before.\n\n![x](gallery/x.png)\n"
+    heading, _, section = alone.partition("## draw-mnist")
+    page.write_text(f"{heading}{other}\n## draw-mnist\n\nAn old figure.\n", encoding="utf-8")
+    write_gallery(page, [drawing_run])
+    assert page.read_text(encoding="utf-8") == f"{heading}{other}\n## draw-mnist{section}"
 
 
 def test_without_folders_it_shows_all_runs_that_have_pictures(
