@@ -41,6 +41,36 @@ def stories(shared_models):
 
 
 @pytest.fixture(scope="session")
+def chance_lenses(stories):
+    """Makes lenses of the little model that say something, if nothing true."""
+    import torch
+
+    from saccade.lenses.collection import Lenses, Made
+    from saccade.lenses.head_lens import HeadLens
+
+    def make(*, seed: int = 0, size: float = 0.3) -> Lenses:
+        chance = torch.Generator().manual_seed(seed)
+        by_layer = {at.index: HeadLens.start(stories, at.index) for at in stories.layers}
+        for lens in by_layer.values():
+            lens.weight.data.copy_(size * torch.randn(lens.weight.shape, generator=chance))
+            lens.requires_grad_(False)
+        made = Made(
+            model=stories.name,
+            model_fingerprint=stories.fingerprint,
+            tokenizer_fingerprint=stories.tokenizer_fingerprint,
+            kind="head",
+            method="closed-form",
+            corpus="none",
+            corpus_fingerprint="0" * 16,
+            n_tokens=1,
+        )
+        constant = torch.randn(stories.d_vocab, generator=chance).log_softmax(-1)
+        return Lenses(model=stories, by_layer=by_layer, constant=constant, made=made)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def default_model():
     """The default model; skips where its weights are not installed."""
     try:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.cells.cell import Cell, CellOutput, Unrolled
-from saccade.cells.kernel import weights_of
-from saccade.cells.padding import blank_padding, is_right_padded, last_step
+from saccade.cells.kernel import run_kernel, weights_of
 
 
 class ElmanCell(Cell[Tensor]):
@@ -63,10 +62,4 @@ class ElmanCell(Cell[Tensor]):
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
         """By torch's kernel, unless the padding is not at the end."""
-        if mask is None:
-            outputs, last = self.kernel(inputs, state[None])
-            return Unrolled(outputs, last[0])
-        if not is_right_padded(mask):
-            return self.loop(inputs, state, mask)
-        outputs, _ = self.kernel(blank_padding(inputs, mask), state[None])
-        return Unrolled(blank_padding(outputs, mask), last_step(outputs, mask, state))
+        return run_kernel(self, self.kernel, inputs, state=state, mask=mask)

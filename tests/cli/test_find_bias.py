@@ -4,34 +4,14 @@ import json
 import os
 
 import pytest
-import torch
-
-from saccade.lenses.collection import Lenses, Made
-from saccade.lenses.head_lens import HeadLens
 
 PAIRS = "{Lily|Tom} went to the park and\nThe {girl|boy} saw a dog, and\nThe {mom|dad} said that\n"
 
 
 @pytest.fixture(scope="module")
-def folder(stories, tmp_path_factory):
-    chance = torch.Generator().manual_seed(0)
-    by_layer = {at.index: HeadLens.start(stories, at.index) for at in stories.layers}
-    for lens in by_layer.values():
-        lens.weight.data.copy_(0.3 * torch.randn(lens.weight.shape, generator=chance))
-        lens.requires_grad_(False)
-    made = Made(
-        model=stories.name,
-        model_fingerprint=stories.fingerprint,
-        tokenizer_fingerprint=stories.tokenizer_fingerprint,
-        kind="head",
-        method="closed-form",
-        corpus="none",
-        corpus_fingerprint="0" * 16,
-        n_tokens=1,
-    )
-    constant = torch.zeros(stories.d_vocab).log_softmax(-1)
+def folder(chance_lenses, tmp_path_factory):
     path = tmp_path_factory.mktemp("lens") / "lens"
-    Lenses(model=stories, by_layer=by_layer, constant=constant, made=made).save(path)
+    chance_lenses().save(path)
     return path
 
 

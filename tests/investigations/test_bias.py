@@ -13,7 +13,7 @@ from saccade.investigations.bias_suites import PromptPairs, split_pairs
 from saccade.investigations.bias_words import tokens_of
 from saccade.investigations.prompt_batches import encode_prompts
 from saccade.lenses.baselines import baseline_lenses
-from saccade.lenses.collection import Lenses, Made
+from saccade.lenses.collection import Lenses
 from saccade.lenses.head_lens import HeadLens
 
 PAIRS = split_pairs(
@@ -30,25 +30,8 @@ SHE, HE = ["she", "her", "butterfly"], ["he", "him"]
 
 
 @pytest.fixture(scope="module")
-def lenses(stories) -> Lenses:
-    """Lenses that say something, if nothing true."""
-    chance = torch.Generator().manual_seed(0)
-    by_layer = {at.index: HeadLens.start(stories, at.index) for at in stories.layers}
-    for lens in by_layer.values():
-        lens.weight.data.copy_(torch.randn(lens.weight.shape, generator=chance))
-        lens.requires_grad_(False)
-    made = Made(
-        model=stories.name,
-        model_fingerprint=stories.fingerprint,
-        tokenizer_fingerprint=stories.tokenizer_fingerprint,
-        kind="head",
-        method="closed-form",
-        corpus="none",
-        corpus_fingerprint="0" * 16,
-        n_tokens=1,
-    )
-    constant = torch.randn(stories.d_vocab, generator=chance).log_softmax(-1)
-    return Lenses(model=stories, by_layer=by_layer, constant=constant, made=made)
+def lenses(chance_lenses):
+    return chance_lenses(size=1.0)
 
 
 @pytest.fixture(scope="module")

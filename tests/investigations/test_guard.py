@@ -20,7 +20,6 @@ from saccade.investigations.guard_file import load_guard
 from saccade.investigations.guard_fit import GuardConfig, fit_guard
 from saccade.investigations.guard_stream import prompts_of
 from saccade.lenses.baselines import baseline_lenses
-from saccade.lenses.collection import Lenses, Made
 from saccade.lenses.head_lens import HeadLens
 
 WHO = ("Lily", "Tom", "the cat", "a bird", "the little girl")
@@ -37,32 +36,8 @@ CONFIG = GuardConfig(window=7)
 
 
 @pytest.fixture(scope="module")
-def lenses_of(stories):
-    def make(seed: int) -> Lenses:
-        chance = torch.Generator().manual_seed(seed)
-        by_layer = {at.index: HeadLens.start(stories, at.index) for at in stories.layers}
-        for lens in by_layer.values():
-            lens.weight.data.copy_(0.3 * torch.randn(lens.weight.shape, generator=chance))
-            lens.requires_grad_(False)
-        made = Made(
-            model=stories.name,
-            model_fingerprint=stories.fingerprint,
-            tokenizer_fingerprint=stories.tokenizer_fingerprint,
-            kind="head",
-            method="closed-form",
-            corpus="none",
-            corpus_fingerprint="0" * 16,
-            n_tokens=1,
-        )
-        constant = torch.randn(stories.d_vocab, generator=chance).log_softmax(-1)
-        return Lenses(model=stories, by_layer=by_layer, constant=constant, made=made)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def lenses(lenses_of) -> Lenses:
-    return lenses_of(0)
+def lenses(chance_lenses):
+    return chance_lenses()
 
 
 @pytest.fixture(scope="module")
@@ -187,15 +162,15 @@ def test_a_saved_guard_says_the_same(guard, lenses, tmp_path):
     }
 
 
-def test_a_guard_is_refused_for_other_lenses_and_other_models(guard, lenses_of, tmp_path):
+def test_a_guard_is_refused_for_other_lenses_and_other_models(guard, chance_lenses, tmp_path):
     guard.save(path := tmp_path / "guard")
     with pytest.raises(LensError, match="fitted for the lenses of"):
-        load_guard(path, lenses_of(1))
+        load_guard(path, chance_lenses(seed=1))
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["guard"]["model_fingerprint"] = "0" * 16
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(LensError, match="fitted for the model of"):
-        load_guard(path, lenses_of(0))
+        load_guard(path, chance_lenses())
 
 
 def test_a_missing_or_strange_folder_is_refused(lenses, tmp_path):

@@ -1,9 +1,13 @@
 """What the tests of the systems share."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests are no package; translator_laws.py is here
 
 
 @pytest.fixture(autouse=True, scope="module")
