@@ -113,16 +113,17 @@ class _Step(Function):
     ) -> tuple[Tensor | None, ...]:
         to_context, to_weights = gradients
         query, values, of_query, v, weights, squashed = ctx.saved_tensors
-        for_values = None
         if to_context is not None:
-            for_values = weights.mT * to_context  # as a product it takes three times as long
             of_context = torch.bmm(to_context, values.mT)
             to_weights = of_context if to_weights is None else of_context + to_weights
         if to_weights is None:
             return (None,) * 6
         scores, sums = look_back(to_weights, weights=weights, squashed=squashed)
-        for_v = (scores.flatten()[None] @ squashed.flatten(0, 1)).mul_(2)
+        for_v = torch.mm(scores.view(1, -1), squashed.flatten(0, 1)).mul_(2)
         of_v = 4 * v  # tanh'(x) is 4 s (1 - s) with s = sigmoid(2 x)
         to_projected = sums.sum(1).mul_(of_v)
+        for_keys = sums.mul_(of_v)
         for_query, for_weight = to_projected @ of_query, to_projected.T @ query
-        return for_query, sums.mul_(of_v), for_values, None, for_weight, for_v
+        # An outer product; torch's batched matrix product takes three times as long for it.
+        for_values = None if to_context is None else weights.mT * to_context
+        return for_query, for_keys, for_values, None, for_weight, for_v
