@@ -46,8 +46,8 @@ def begin_run(
     if processes.is_first and not place.exists():
         place.begin(_manifest(job, about, processes), job.kept)
     device = device_of(job.config.device)
-    # Filters with their channels innermost: convolutions and poolings then take half the time.
-    job.model.to(device, memory_format=torch.channels_last)
+    job.model.to(device)
+    put_channels_innermost(job.model)
     seed_all(job.config.seed, rank=processes.rank)
     is_trained = bool(job.config.epochs or job.config.steps or job.config.minutes)
     optimiser = make_optimiser(job.model, job.config, rates=job.rates) if is_trained else None
@@ -83,6 +83,19 @@ def begin_run(
         saved=state.seconds,
         drawn=state.seconds,
     )
+
+
+def put_channels_innermost(model: nn.Module) -> None:
+    """Lay filters over images out in memory so that convolutions and poolings take half the time.
+
+    >>> filters = nn.Conv2d(2, 3, 5)
+    >>> put_channels_innermost(filters)
+    >>> filters.weight.stride()
+    (50, 1, 10, 2)
+    """
+    for weight in model.parameters():
+        if weight.dim() == 4:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
 def device_of(name: str) -> torch.device:

@@ -70,5 +70,4 @@ def test_settings_without_a_training_are_a_bug(tiny):
     [("more", 0.9, True), ("more", 0.89, False), ("less", 0.9, True), ("less", 0.91, False)],
 )
 def test_what_was_wanted_is_reached_or_not(tiny, is_better, value, reached):
-    assert replace(tiny, is_better=is_better).reaches(value) is reached
-    assert replace(tiny, at_least=None).reaches(value) is None
+    assert replace(tiny, is_better=is_better).reaches(value, 0.9) is reached
