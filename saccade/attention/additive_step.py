@@ -61,7 +61,7 @@ def look_back(
     The gradient of v is ``2 scores . squashed``: scores that all change alike change no weight, so
     that what `look` left out needs no gradient.
     """
-    scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+    scores = torch.ops.aten._softmax_backward_data(to_weights, weights, -1, weights.dtype)
     return Slopes(scores, torch.ops.aten.sigmoid_backward(scores.mT, squashed))
 
 

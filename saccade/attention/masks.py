@@ -66,7 +66,7 @@ class _MaskedSoftmax(Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
         (grad,), (weights,) = grad_outputs, ctx.saved_tensors
-        return torch._softmax_backward_data(grad, weights, -1, weights.dtype), None
+        return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype), None
 
 
 def masked_log_softmax(
