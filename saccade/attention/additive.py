@@ -53,7 +53,7 @@ class _Scores(Function):
     writes out the outer product of the gradient and v.
 
     What is kept is ``s = sigmoid(2 (q + k))``, since ``tanh(x) = 2 sigmoid(2 x) - 1``: torch's
-    sigmoid is up to ten times as fast as its tanh on a CPU, and ``2`` and ``- 1`` cost nothing
+    sigmoid is much faster than its tanh on some CPUs, and ``2`` and ``- 1`` cost nothing
     where they are put, on the query, into the sum, and behind the product with v.
     """
 

@@ -1,7 +1,7 @@
 """A softmax of additive scores for one query at a time: what a decoder does at every step.
 
 Score, softmax and read are one operation here, with one gradient. In pieces, each of which has to
-be recorded and taken back by itself, a step takes a fifth longer.
+be recorded and taken back by itself, a step takes longer.
 """
 
 from typing import Any, NamedTuple

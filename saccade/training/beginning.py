@@ -86,7 +86,7 @@ def begin_run(
 
 
 def put_channels_innermost(model: nn.Module) -> None:
-    """Lay filters over images out in memory so that convolutions and poolings take half the time.
+    """Lay filters over images out in memory so that convolutions and poolings take less time.
 
     >>> filters = nn.Conv2d(2, 3, 5)
     >>> put_channels_innermost(filters)
