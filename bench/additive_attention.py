@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saccade.attention import AdditiveScore, Attention, Memory, SoftSelect
+from saccade.attention import AdditiveScore, Attention, SoftSelect
 from saccade.processor import prepare_for_long_work
 
 STEPS = 30
@@ -62,7 +62,7 @@ class Bench:
             memory = self.attention.remember(self.keys, mask=mask)
         # Leaves, so that a step's backward pass ends at the projected keys, as it does in training.
         projected, values = (x.detach().clone().requires_grad_() for x in memory[:2])
-        self.memory = Memory(projected, values, mask)
+        self.memory = memory._replace(keys=projected, values=values)
         self.hidden = _leaf(sizes.batch, sizes.n_keys, d)
         self.weights = torch.rand(sizes.batch, 1, sizes.n_keys).requires_grad_()
         self.wanted = torch.randn(sizes.batch, 1, d_value)

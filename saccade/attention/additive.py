@@ -10,6 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from saccade.attention.score import Score
 
+# exp(2 x 13 + 2 x 30) is just below the largest float32. And a query beyond 30 may be taken for 30:
+# with any key up to 13 its tanh is 1 to the last digit.
+LARGEST_KEY, LARGEST_QUERY = 13.0, 30.0
+
 
 class AdditiveScore(Score):
     """Score each key against each query with a network of one hidden layer.
@@ -59,7 +63,7 @@ class _Scores(Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-        squashed = squashed_sum(2 * query[:, :, None], key[:, None])
+        squashed = squashed_sum(query[:, :, None], key[:, None])
         ctx.save_for_backward(squashed, v)  # [batch, query_pos, key_pos, d_hidden], [1, d_hidden]
         scores = torch.addmv(-v.sum(), squashed.flatten(0, 2), v[0], alpha=2)
         return scores.view(squashed.shape[:3])
@@ -82,12 +86,38 @@ class _Scores(Function):
 
 
 def squashed_sum(
-    twice_query: Float[Tensor, "..."], key: Float[Tensor, "..."]
+    query: Float[Tensor, "..."],
+    key: Float[Tensor, "..."],
+    exponentials: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "..."]:
-    """``(1 + tanh(q + k)) / 2`` from twice the query.
+    """``(1 + tanh(q + k)) / 2``, which is ``1 / (1 + exp(-2 q) exp(-2 k))``.
+
+    Args:
+        exponentials: Those of the keys, if `exponentials_of` has made them.
 
     >>> q, k = torch.randn(2, 1, 7), torch.randn(2, 5, 7)
-    >>> torch.allclose(2 * squashed_sum(2 * q, k) - 1, torch.tanh(q + k), atol=1e-6)
+    >>> for exponentials in (None, exponentials_of(k)):
+    ...     s = squashed_sum(q, k, exponentials)
+    ...     print(torch.allclose(2 * s - 1, torch.tanh(q + k), atol=1e-6))
+    True
     True
     """
-    return torch.add(twice_query, key, alpha=2).sigmoid_()
+    if exponentials is None:
+        return torch.add(2 * query, key, alpha=2).sigmoid_()
+    of_query = query.clamp(-LARGEST_QUERY, LARGEST_QUERY).mul_(-2).exp_()
+    return torch.addcmul(query.new_ones(()), of_query, exponentials).reciprocal_()
+
+
+def exponentials_of(key: Float[Tensor, "..."]) -> Float[Tensor, "..."] | None:
+    """``exp(-2 k)``, made once a sentence: no step needs exponentials of all its keys then.
+
+    None where keys are so large that the product with a query's exponential might not be a number,
+    and where no time would be saved. Without a gradient: that of a step goes to the keys.
+    """
+    if key.device.type != "cpu" or key.dtype not in (torch.float32, torch.float64):
+        return None
+    key = key.detach()
+    low, high = key.aminmax()
+    if not -LARGEST_KEY <= low <= high <= LARGEST_KEY:  # NaN is not, either
+        return None
+    return key.mul(-2).exp_()

@@ -41,9 +41,10 @@ def look(
     *,
     mask: Bool[Tensor, "batch 1 key_pos"],
     v: Float[Tensor, " d_score"],
+    exponentials: Float[Tensor, "batch key_pos d_score"] | None = None,
 ) -> Looked:
     """Compare one projected query with all keys, and read; no gradient is recorded."""
-    squashed = squashed_sum(2 * query[:, None], keys)
+    squashed = squashed_sum(query[:, None], keys, exponentials)
     # The scores but for a sum over v, which all keys have in common.
     halves = torch.mv(squashed.flatten(0, 1), v).view(mask.shape)
     weights = unrecorded_softmax(halves.mul_(2), mask)
@@ -80,14 +81,16 @@ def additive_step(
     mask: Bool[Tensor, "batch 1 key_pos"],
     of_query: Float[Tensor, "d_score d_query"],
     v: Float[Tensor, "1 d_score"],
+    exponentials: Float[Tensor, "batch key_pos d_score"] | None = None,
 ) -> Read:
     """Compare one query with all keys, and read the values by the weights.
 
     Args:
         keys: Projected already; the query is not.
         of_query: The query's projection, W of the score.
+        exponentials: Of the keys, if there are any (`saccade.attention.additive.exponentials_of`).
     """
-    return Read(*_Step.apply(query, keys, values, mask, of_query, v))
+    return Read(*_Step.apply(query, keys, values, mask, of_query, v, exponentials))
 
 
 class _Step(Function):
@@ -100,8 +103,10 @@ class _Step(Function):
         mask: Tensor,
         of_query: Tensor,
         v: Tensor,
+        exponentials: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        looked = look(query @ of_query.T, keys, values, mask=mask, v=v[0])
+        projected = query @ of_query.T
+        looked = look(projected, keys, values, mask=mask, v=v[0], exponentials=exponentials)
         ctx.save_for_backward(query, values, of_query, v, looked.weights, looked.squashed)
         ctx.set_materialize_grads(False)
         return looked.context, looked.weights
@@ -117,7 +122,7 @@ class _Step(Function):
             of_context = torch.bmm(to_context, values.mT)
             to_weights = of_context if to_weights is None else of_context + to_weights
         if to_weights is None:
-            return (None,) * 6
+            return (None,) * 7
         scores, sums = look_back(to_weights, weights=weights, squashed=squashed)
         for_v = torch.mm(scores.view(1, -1), squashed.flatten(0, 1)).mul_(2)
         of_v = 4 * v  # tanh'(x) is 4 s (1 - s) with s = sigmoid(2 x)
@@ -126,4 +131,4 @@ class _Step(Function):
         for_query, for_weight = to_projected @ of_query, to_projected.T @ query
         # An outer product; torch's batched matrix product takes three times as long for it.
         for_values = None if to_context is None else weights.mT * to_context
-        return for_query, for_keys, for_values, None, for_weight, for_v
+        return for_query, for_keys, for_values, None, for_weight, for_v, None

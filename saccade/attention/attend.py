@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from saccade.attention.additive import AdditiveScore
+from saccade.attention.additive import AdditiveScore, exponentials_of
 from saccade.attention.additive_step import additive_step
 from saccade.attention.read import read
 from saccade.attention.score import Score
@@ -21,6 +21,8 @@ class Memory(NamedTuple):
     values: Float[Tensor, "batch key_pos d_value"]
     mask: Bool[Tensor, "batch key_pos"]
     """True = may attend."""
+    exponentials: Float[Tensor, "batch key_pos d_projected"] | None = None
+    """Of the keys, where they make a step quicker (`saccade.attention.additive`)."""
 
 
 class Attended(NamedTuple):
@@ -68,7 +70,9 @@ class Attention(nn.Module):
         """
         if mask is None:
             mask = keys.new_ones(keys.shape[:2]).bool()
-        return Memory(self.score.project(keys), keys if values is None else values, mask)
+        projected = self.score.project(keys)
+        exponentials = exponentials_of(projected) if self._is_one_step else None
+        return Memory(projected, keys if values is None else values, mask, exponentials)
 
     def forward(
         self,
@@ -104,5 +108,6 @@ class Attention(nn.Module):
             mask=memory.mask[:, None],
             of_query=self.score.query_proj.weight,
             v=self.score.score_proj.weight,
+            exponentials=memory.exponentials,
         )
         return Attended(*read)

@@ -72,6 +72,7 @@ class _Loop(Function):
         keys: Float[Tensor, "batch key_pos d_score"],
         values: Float[Tensor, "batch key_pos d_value"],
         mask: Bool[Tensor, "batch key_pos"],
+        exponentials: Float[Tensor, "batch key_pos d_score"] | None,
         of_state: Float[Tensor, "d_gates_and_score d_hidden"],
         state_bias: Float[Tensor, " d_gates_and_score"],
         v: Float[Tensor, " d_score"],
@@ -86,7 +87,9 @@ class _Loop(Function):
         steps: list[Tensor] = []
         for t in range(n):
             before = torch.addmm(state_bias, states[t], of_state.T)
-            looked = look(before[:, d_gates:], keys, values, mask=seen, v=v)
+            looked = look(
+                before[:, d_gates:], keys, values, mask=seen, v=v, exponentials=exponentials
+            )
             contexts[t] = looked.context[:, 0]
             after = torch.addmm(words[t], contexts[t], of_context.T)
             gates = (after[:, : 2 * d] + before[:, : 2 * d]).sigmoid_()  # reset, update
@@ -134,6 +137,7 @@ class _Loop(Function):
             carried,
             for_keys.mul_(of_v),
             torch.bmm(all_weights.permute(1, 2, 0), for_context.transpose(0, 1)),
+            None,
             None,
             flat.T @ states[:-1].flatten(0, 1),
             flat.sum(0),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from saccade.attention.additive import LARGEST_KEY, exponentials_of
 from saccade.attention.additive_step import additive_step
 
 BATCH, KEYS, D_QUERY, D_SCORE, D_VALUE = 3, 5, 13, 7, 11
@@ -23,13 +24,15 @@ def given():
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])[:, None]
 
 
-def step(query, keys, values, weight, v):
-    return additive_step(query, keys, values, mask=MASK, of_query=weight, v=v)
+def step(query, keys, values, weight, v, *, exponentials=None):
+    return additive_step(
+        query, keys, values, mask=MASK, of_query=weight, v=v, exponentials=exponentials
+    )
 
 
 def plain(query, keys, values, weight, v):
     scores = torch.tanh(functional.linear(query, weight)[:, None] + keys) @ v[0]
-    weights = scores[:, None].masked_fill(~MASK, -1e300).softmax(-1) * MASK
+    weights = scores[:, None].masked_fill(~MASK, torch.finfo(scores.dtype).min).softmax(-1) * MASK
     return weights @ values, weights
 
 
@@ -60,3 +63,28 @@ def test_very_large_sums_give_no_nan(given):
     found = step(1e20 * query, 1e20 * keys, *others)
     found.context.sum().backward()
     assert found.context.isfinite().all() and all(x.grad.isfinite().all() for x in given)
+
+
+def test_exponentials_of_the_keys_change_neither_weights_nor_gradients(given):
+    exponentials = exponentials_of(given[1])
+    assert exponentials is not None and not exponentials.requires_grad
+    found = [step(*given), step(*given, exponentials=exponentials)]
+    torch.testing.assert_close(*map(tuple, found))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each.context.sin().sum(), given) for each in found)
+    )
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e20])
+def test_exponentials_are_right_in_float32_for_any_query_and_the_largest_key(given, size):
+    query, keys, *others = (each.detach().float() for each in given)
+    keys *= LARGEST_KEY / keys.abs().max()
+    found = step(size * query, keys, *others, exponentials=exponentials_of(keys))
+    torch.testing.assert_close(tuple(found), plain(size * query, keys, *others))
+
+
+@pytest.mark.parametrize("key", [LARGEST_KEY + 0.1, -LARGEST_KEY - 0.1, float("nan")])
+def test_no_exponentials_are_made_of_keys_beyond_the_largest(given, key):
+    keys = given[1].detach().clone()
+    keys[1, 2, 3] = key
+    assert exponentials_of(keys) is None
