@@ -123,14 +123,15 @@ class Floor:
             *_products("forward", (n, d_glimpse, 2), n_glimpses - 1),
             *_products("forward", (later, d_hidden, d_glimpse), 1),
             *_products("forward", (later, d_glimpse, 2), 1),
-            *_products("forward", (later, d_hidden, 1), 1),  # the baseline
-            *_products("forward", (n, d_hidden, 10), 1),  # the answer
+            *_products("forward", (later, d_hidden, 10), 1),  # the baseline
+            *_products("forward", (many, d_hidden, 10), 1),  # the answers
             # g @ w: through time, then down through the glimpse network.
             *_products("input", (n, d_hidden, d_hidden), n_glimpses - 1),
             *_products("input", (many, d_hidden, d_hidden), 1),
             *_products("input", (many, d_hidden, d_glimpse), 2),
             *_products("input", (later, 2, d_glimpse), 1),
-            *_products("input", (n, 10, d_hidden), 1),
+            *_products("input", (many, 10, d_hidden), 1),
+            *_products("input", (later, d_glimpse, d_hidden), 1),  # of the policy, into the core
             # g.T @ x for every matrix.
             *_products("weight", (d_glimpse, many, d_patch), 1),
             *_products("weight", (d_glimpse, many, 2), 1),
@@ -139,8 +140,8 @@ class Floor:
             *_products("weight", (d_hidden, later, d_hidden), 1),
             *_products("weight", (d_glimpse, later, d_hidden), 1),
             *_products("weight", (2, later, d_glimpse), 1),
-            *_products("weight", (1, later, d_hidden), 1),
-            *_products("weight", (10, n, d_hidden), 1),
+            *_products("weight", (10, later, d_hidden), 1),
+            *_products("weight", (10, many, d_hidden), 1),
         ]
 
     def __call__(self) -> None:

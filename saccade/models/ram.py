@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.models.ram_gradient import GlimpsePath, GlimpseWeights, last_state
-from saccade.objectives import LearnedBaseline
+from saccade.models.ram_gradient import GlimpsePath, GlimpseWeights, states_along
+from saccade.objectives import LabelledBaseline
 from saccade.sensors.coordinates import check_images
 from saccade.sensors.retina import Retina, SummedImages, sum_images
 
@@ -20,15 +20,15 @@ Policy = Literal["learnt", "random", "central"]
 class Glimpses(NamedTuple):
     """What a pass over a batch of images leaves; M samples of each image are on the first axis."""
 
-    logits: Float[Tensor, "sample batch d_class"]
-    """The answer after the last glimpse."""
+    logits: Float[Tensor, "sample batch glimpse d_class"]
+    """The answer after each glimpse; the last one counts."""
     centres: Float[Tensor, "sample batch glimpse 2"]
     """Where it looked; the first is given, the others were chosen (or are random, all of them)."""
     log_prob: Float[Tensor, "sample batch chosen"]
-    """Log-density of each chosen place; its gradient goes to the location network alone. Means
-    nothing where places are random."""
-    expected: Float[Tensor, "sample batch chosen"]
-    """The baseline: the reward that was to be expected before a place was drawn."""
+    """Log-density of each chosen place. Means nothing where places are random."""
+    expected: Float[Tensor, "sample batch chosen d_class"]
+    """The baseline: the reward that was to be expected before a place was drawn, if each class is
+    the right one."""
     states: Float[Tensor, "sample batch glimpse d_hidden"]
     """The state of the core after each glimpse, without gradient."""
 
@@ -43,13 +43,17 @@ class Ram(nn.Module):
         l_t ~ N(mean(h_t), std)                                                 location network
         answer = softmax(answer h_T)                                            action network
 
-    The gradient of the answer's likelihood teaches everything but the location network, which is
-    taught by reward (`saccade.objectives.hybrid_loss`). So the location network and the baseline
-    read the state without sending a gradient back, and a place that was drawn is a constant.
+    A place that was drawn is a constant to the gradient: the likelihood of the answer teaches all
+    but the location network, which is taught by reward (`saccade.objectives.hybrid_loss`). The
+    gradient of the policy goes on from there into the core, which may so keep what tells where to
+    look; that of the baseline does not.
 
     Where we differ: the first glimpse is at the centre instead of somewhere, so that a trained
-    model has one answer; the mean goes through one hidden layer, and through a tanh times
-    ``reach``, because a policy that runs out of the image early does not come back.
+    model has one answer. The state is normalised before the location network, since it grows from
+    glimpse to glimpse, and the gaze would drift outwards with it. The mean goes through one hidden
+    layer, and through a tanh times ``reach``, because a policy that runs out of the image early
+    does not come back. And there is an answer after each glimpse, which may be taught and rewarded
+    (`saccade.objectives.stepwise_loss`); only the last one is the model's.
 
     Args:
         size: Height and width of the images in pixels.
@@ -91,16 +95,20 @@ class Ram(nn.Module):
         self.read = nn.Linear(d_hidden, d_hidden)
         self.keep = nn.Linear(d_hidden, d_hidden, bias=False)
         self.mean = nn.Sequential(
-            nn.Linear(d_hidden, d_glimpse), nn.ReLU(), nn.Linear(d_glimpse, 2), nn.Tanh()
+            nn.LayerNorm(d_hidden),
+            nn.Linear(d_hidden, d_glimpse),
+            nn.ReLU(),
+            nn.Linear(d_glimpse, 2),
+            nn.Tanh(),
         )
         self.answer = nn.Linear(d_hidden, n_classes)
-        self.baseline = LearnedBaseline(d_hidden)
+        self.baseline = LabelledBaseline(d_hidden, n_classes)
 
     def forward(
         self, images: Float[Tensor, "batch height width"]
     ) -> Float[Tensor, "batch d_class"]:
         """The answer, looking where the policy would rather look than anywhere else."""
-        return self.look(images, is_drawn=False).logits[0]
+        return self.look(images, is_drawn=False).logits[0, :, -1]
 
     def look(
         self, images: Float[Tensor, "batch height width"], *, n_samples: int = 1, is_drawn: bool
@@ -114,14 +122,14 @@ class Ram(nn.Module):
         """
         check_images(images, size=self.size)
         path = self._walk(sum_images(images), n_samples=n_samples, is_drawn=is_drawn)
-        logits = self.answer(last_state(path, self._weights()))
-        before = path.states[:-1]
+        states = states_along(path, self._weights())
+        before = states[:-1]
         shape = (len(images), n_samples)
         return Glimpses(
-            logits=logits.unflatten(0, shape).transpose(0, 1),
+            logits=self.answer(states).unflatten(1, shape).permute(2, 1, 0, 3),
             centres=path.places.unflatten(1, shape).permute(2, 1, 0, 3),
             log_prob=self._log_prob(path.places[1:], before).unflatten(1, shape).permute(2, 1, 0),
-            expected=self.baseline(before).unflatten(1, shape).permute(2, 1, 0),
+            expected=self.baseline(before).unflatten(1, shape).permute(2, 1, 0, 3),
             states=path.states.unflatten(1, shape).permute(2, 1, 0, 3),
         )
 
@@ -182,7 +190,7 @@ class Ram(nn.Module):
         self.std.fill_(std)
 
     def _mean(self, state: Float[Tensor, "*any d_hidden"]) -> Float[Tensor, "*any 2"]:
-        return self.reach * self.mean(state.detach())
+        return self.reach * self.mean(state)
 
 
 def _empty_path(weights: GlimpseWeights, n_glimpses: int, rows: int) -> GlimpsePath:

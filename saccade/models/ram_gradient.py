@@ -47,29 +47,32 @@ class GlimpsePath(NamedTuple):
     states: Float[Tensor, "glimpse rows d_hidden"]
 
 
-def last_state(path: GlimpsePath, weights: GlimpseWeights) -> Float[Tensor, "rows d_hidden"]:
-    """The state after the last glimpse, with its gradient for all weights."""
-    return _LastState.apply(*path, *weights)
+def states_along(
+    path: GlimpsePath, weights: GlimpseWeights
+) -> Float[Tensor, "glimpse rows d_hidden"]:
+    """The state after each glimpse, with its gradient for all weights."""
+    return _States.apply(*path, *weights)
 
 
-class _LastState(torch.autograd.Function):
+class _States(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Tensor) -> Tensor:
         ctx.save_for_backward(*given)
-        return GlimpsePath(*given[: len(GlimpsePath._fields)]).states[-1].clone()
+        return GlimpsePath(*given[: len(GlimpsePath._fields)]).states.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch's own takes any
         n = len(GlimpsePath._fields)
         path, weights = GlimpsePath(*ctx.saved_tensors[:n]), GlimpseWeights(*ctx.saved_tensors[n:])
-        pushed = _through_time(grad, path.states, weights.keep).flatten(0, 1)
+        pushed = _through_time(grad, path.states, weights.keep)
+        later = pushed[1:].flatten(0, 1)  # the first glimpse has no state before it
+        pushed = pushed.flatten(0, 1)
         glimpses, of_patch, of_place = (
             each.flatten(0, 1) for each in (path.glimpses, path.of_patch, path.of_place)
         )
         glimpse = _where_positive(pushed @ weights.read, glimpses, 0)
         patch = _where_positive(glimpse @ weights.what, of_patch, 0)
         place = _where_positive(glimpse @ weights.where, of_place, 0)
-        later = pushed[len(grad) :]  # the first glimpse has no state before it
         grads = GlimpseWeights(
             patch=patch.T @ path.patches.flatten(0, 1),
             patch_bias=patch.sum(0),
@@ -85,10 +88,15 @@ class _LastState(torch.autograd.Function):
         return (*(None,) * n, *grads)
 
 
-def _through_time(grad: Tensor, states: Tensor, keep: Tensor) -> Tensor:
+def _through_time(
+    grad: Float[Tensor, "glimpse rows d_hidden"],
+    states: Float[Tensor, "glimpse rows d_hidden"],
+    keep: Float[Tensor, "d_hidden d_hidden"],
+) -> Float[Tensor, "glimpse rows d_hidden"]:
     """The gradient before the rectifier at each glimpse, from the last one back."""
-    pushed = torch.empty_like(states)
+    pushed, coming = torch.empty_like(states), grad[-1]
     for number in range(len(states) - 1, -1, -1):
-        _where_positive(grad, states[number], 0, grad_input=pushed[number])
-        grad = pushed[number] @ keep if number else grad
+        _where_positive(coming, states[number], 0, grad_input=pushed[number])
+        if number:
+            coming = torch.addmm(grad[number - 1], pushed[number], keep)
     return pushed

@@ -1,6 +1,6 @@
 """What a system is trained towards."""
 
-from saccade.objectives.baselines import LearnedBaseline, MovingAverage
+from saccade.objectives.baselines import LabelledBaseline, LearnedBaseline, MovingAverage
 from saccade.objectives.cloze import cloze_loss
 from saccade.objectives.ctc import BLANK, CtcLoss, ctc_loss
 from saccade.objectives.ctc_lattice import CtcLattice, ctc_best_path, ctc_lattice
@@ -8,7 +8,13 @@ from saccade.objectives.elbo import Elbo, bernoulli_elbo, gaussian_kl
 from saccade.objectives.likelihood import TokenLoss, token_loss
 from saccade.objectives.margin import margin_ranking
 from saccade.objectives.professor_forcing import Behaviour, Discriminator, professor_forcing
-from saccade.objectives.reinforce import hybrid_loss, reinforce_loss, returns_to_go
+from saccade.objectives.reinforce import (
+    answers_loss,
+    hybrid_loss,
+    reinforce_loss,
+    returns_to_go,
+    stepwise_loss,
+)
 from saccade.objectives.scheduled_feeding import (
     choose_fed,
     exponential_feeding,
@@ -25,9 +31,11 @@ __all__ = [
     "CtcLoss",
     "Discriminator",
     "Elbo",
+    "LabelledBaseline",
     "LearnedBaseline",
     "MovingAverage",
     "TokenLoss",
+    "answers_loss",
     "bernoulli_elbo",
     "choose_fed",
     "cloze_loss",
@@ -47,5 +55,6 @@ __all__ = [
     "returns_to_go",
     "sampled_bound",
     "sequence_log_probs",
+    "stepwise_loss",
     "token_loss",
 ]

@@ -52,3 +52,20 @@ class LearnedBaseline(nn.Module):
     def forward(self, hidden: Float[Tensor, "*at d_hidden"]) -> Float[Tensor, "*at"]:
         """The return to be expected."""
         return self.predict(hidden.detach())[..., 0]
+
+
+class LabelledBaseline(nn.Module):
+    """Predict the return at each step for each answer that might be the right one.
+
+    Which answer is right is known while a system learns, and tells more of the return than the
+    state alone: how likely the right one is already. It does not depend on the action, so the mean
+    of the gradient stays what it is. Like `LearnedBaseline` it sends no gradient back.
+    """
+
+    def __init__(self, d_hidden: int, n_classes: int) -> None:
+        super().__init__()
+        self.predict = nn.Linear(d_hidden, n_classes)
+
+    def forward(self, hidden: Float[Tensor, "*at d_hidden"]) -> Float[Tensor, "*at d_class"]:
+        """The return to be expected if each class is the right one."""
+        return self.predict(hidden.detach())

@@ -87,9 +87,9 @@ class Hybrid(NamedTuple):
 
     loss: Float[Tensor, ""]
     supervised: Float[Tensor, ""]
-    """Cross-entropy of the last step's answer."""
+    """Cross-entropy of the last step's answer; and of earlier ones, where they are taught."""
     reward: Float[Tensor, "sample batch"]
-    """1 where the answer was right."""
+    """1 where the last answer was right."""
     reinforced: Reinforced
 
 
@@ -122,6 +122,60 @@ def hybrid_loss(
     chosen = reinforced.policy - entropy_weight * reinforced.entropy
     loss = supervised + reinforce_weight * chosen + reinforced.baseline
     return Hybrid(loss, supervised, reward, reinforced)
+
+
+def stepwise_loss(
+    logits: Float[Tensor, "sample batch answer d_class"],
+    target: Int[Tensor, " batch"],
+    *,
+    log_prob: Float[Tensor, "sample batch step"],
+    baseline: Float[Tensor, "..."] | None = None,
+    early_weight: float,
+    discount: float,
+    reinforce_weight: float,
+) -> Hybrid:
+    """`hybrid_loss` where an answer is given after each look: each look is paid for what it adds.
+
+    The reward of a look is by how many nats it makes the right answer likelier, and its return has
+    the rewards of later looks too, discounted. A reward at the very end is the same for all looks,
+    and which of them earned it is lost in the noise of the others.
+
+    Args:
+        logits: One more than there are steps: the first look was not chosen.
+        early_weight: How much the mean over the earlier answers counts beside the last one.
+        discount: 1 pays a look for all that comes after it, 0 for what it shows itself.
+    """
+    answered = answers_loss(logits, target, early_weight=early_weight)
+    gains = answered.log_likelihood.detach().diff(dim=2)
+    reinforced = reinforce_loss(
+        log_prob, returns_to_go(gains, discount=discount), baseline=baseline
+    )
+    loss = answered.loss + reinforce_weight * reinforced.policy + reinforced.baseline
+    reward = (logits[:, :, -1].argmax(-1) == target).to(logits.dtype)
+    return Hybrid(loss, answered.loss, reward, reinforced)
+
+
+class Answered(NamedTuple):
+    """How likely the right answer was, after each step."""
+
+    loss: Float[Tensor, ""]
+    log_likelihood: Float[Tensor, "sample batch answer"]
+
+
+def answers_loss(
+    logits: Float[Tensor, "sample batch answer d_class"],
+    target: Int[Tensor, " batch"],
+    *,
+    early_weight: float,
+) -> Answered:
+    """Cross-entropy of the last answer, and a part of the mean over those before it."""
+    targets = target[None, :, None].expand(logits.shape[:3])
+    log_likelihood = -functional.cross_entropy(
+        logits.flatten(0, 2), targets.flatten(), reduction="none"
+    ).view(targets.shape)
+    early = log_likelihood[:, :, :-1]
+    mean = early.sum() / max(1, early.numel())  # there may be one answer only
+    return Answered(-log_likelihood[:, :, -1].mean() - early_weight * mean, log_likelihood)
 
 
 def _per_sample(

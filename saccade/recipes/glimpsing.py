@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from saccade.models.plain_image_nets import ConvolutionalNet, FullyConnectedNet
 from saccade.models.ram import Ram
-from saccade.objectives import hybrid_loss
+from saccade.objectives import answers_loss, hybrid_loss, stepwise_loss
 from saccade.recipes.opened import OpenRun
 from saccade.recipes.seeing import error_of, gaze, held_out, one_image
 from saccade.sensors import Retina
@@ -45,25 +45,36 @@ def ram_job(settings: RamSettings, data: Path | None) -> Job:
         is_better="less",
         config=settings.training,
         before_step=fall,
+        # Adam makes steps of full size out of the noise of the policy's gradient.
+        rates={"mean.": settings.policy_rate},
         # Without a choice of places there is nothing to teach the location network.
         has_idle_weights=settings.policy != "learnt",
     )
 
 
 def ram_loss(model: Ram, batch: ImageBatch, *, settings: RamSettings) -> LossOut:
-    """The hybrid loss; without a learnt policy only the answer's part of it."""
+    """What the answers and the choice of places cost; without a learnt policy the answers alone."""
     looked = model.look(batch.images, n_samples=settings.n_samples, is_drawn=True)
     if settings.policy != "learnt":
-        labels = batch.labels.repeat(settings.n_samples)
-        loss = functional.cross_entropy(looked.logits.flatten(0, 1), labels)
+        loss = answers_loss(looked.logits, batch.labels, early_weight=settings.early_weight).loss
         return LossOut(loss, n=len(batch.labels))
-    out = hybrid_loss(
-        looked.logits,
-        batch.labels,
-        log_prob=looked.log_prob,
-        baseline=looked.expected,
-        reinforce_weight=settings.reinforce_weight,
-    )
+    samples, _, n_chosen, _ = looked.expected.shape
+    right = batch.labels[None, :, None, None].expand(samples, -1, n_chosen, 1)
+    chosen = {
+        "log_prob": looked.log_prob,
+        "baseline": looked.expected.gather(3, right)[..., 0],
+        "reinforce_weight": settings.reinforce_weight,
+    }
+    if settings.early_weight:
+        out = stepwise_loss(
+            looked.logits,
+            batch.labels,
+            early_weight=settings.early_weight,
+            discount=settings.discount,
+            **chosen,
+        )
+    else:
+        out = hybrid_loss(looked.logits[:, :, -1], batch.labels, **chosen)
     logged = {"nats": out.supervised.detach(), "reward": out.reward.mean()}
     return LossOut(out.loss, n=len(batch.labels), logged=logged)
 
@@ -135,7 +146,9 @@ def evaluate_ram(run: OpenRun, data: Path | None) -> dict[str, float]:
 
 
 def _averaged(model: Ram, images: Float[Tensor, "batch height width"]) -> Tensor:
-    return model.look(images, n_samples=N_PASSES, is_drawn=True).logits.softmax(-1).mean(0)
+    return (
+        model.look(images, n_samples=N_PASSES, is_drawn=True).logits[:, :, -1].softmax(-1).mean(0)
+    )
 
 
 def trace_ram(run: OpenRun, text: str) -> list[ImageTrace]:
@@ -143,7 +156,7 @@ def trace_ram(run: OpenRun, text: str) -> list[ImageTrace]:
     model = _of(run.model)
     image = one_image(text, held_out("test", scene_of(run.settings), None))
     looked = model.look(image, is_drawn=False)
-    said = model.answer(looked.states[0, 0]).softmax(-1).max(-1)
+    said = looked.logits[0, 0].softmax(-1).max(-1)
     pairs = zip(said.indices.tolist(), said.values.tolist(), strict=True)
     return [
         gaze(

@@ -8,7 +8,7 @@ from torch.distributions import Normal
 
 from saccade.errors import UsageError
 from saccade.models.ram import Ram
-from saccade.objectives import hybrid_loss
+from saccade.objectives import hybrid_loss, stepwise_loss
 from saccade.sensors import Retina
 
 BATCH, SAMPLES, GLIMPSES, SIZE, CLASSES = 3, 2, 5, (19, 23), 7
@@ -48,48 +48,63 @@ def test_states_and_answers_are_those_of_the_papers_equations(images):
     for sample in range(SAMPLES):
         expected = by_the_equations(model, images, looked.centres[sample])
         torch.testing.assert_close(looked.states[sample], expected.detach())
-        torch.testing.assert_close(looked.logits[sample], model.answer(expected[:, -1]))
+        torch.testing.assert_close(looked.logits[sample], model.answer(expected))
 
 
-def test_the_gradient_written_out_is_that_of_torchs_tape(images):
-    model, labels = make(), torch.tensor([3, 0, 6])
+LABELS = torch.tensor([3, 0, 6])
+LOSSES = {
+    "reward at the end": lambda logits, **chosen: hybrid_loss(logits[:, :, -1], LABELS, **chosen),
+    "reward for each glimpse": lambda logits, **chosen: stepwise_loss(
+        logits, LABELS, early_weight=0.3, discount=0.7, reinforce_weight=0.2, **chosen
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_the_gradient_written_out_is_that_of_torchs_tape(images, loss):
+    model = make()
     looked = model.look(images, n_samples=SAMPLES, is_drawn=True)
-    hybrid_loss(
-        looked.logits, labels, log_prob=looked.log_prob, baseline=looked.expected
-    ).loss.backward()
+    loss(looked.logits, log_prob=looked.log_prob, baseline=looked.expected[..., 1]).loss.backward()
     found = {name: weight.grad.clone() for name, weight in model.named_parameters()}
     model.zero_grad()
     states = torch.stack(
         [by_the_equations(model, images, each) for each in looked.centres]
     )  # [sample, batch, glimpse, d_hidden]
-    before = states[:, :, :-1].detach()
+    before = states[:, :, :-1]
     means = model.reach * model.mean(before)
     log_prob = Normal(means, model.std).log_prob(looked.centres[:, :, 1:].detach()).sum(-1)
     torch.testing.assert_close(looked.log_prob, log_prob)
-    hybrid_loss(
-        model.answer(states[:, :, -1]),
-        labels,
-        log_prob=log_prob,
-        baseline=model.baseline(before),
-    ).loss.backward()
+    baseline = model.baseline(before.detach())[..., 1]
+    loss(model.answer(states), log_prob=log_prob, baseline=baseline).loss.backward()
     for name, weight in model.named_parameters():
         assert weight.grad.abs().sum() > 0, name
         torch.testing.assert_close(found[name], weight.grad, msg=lambda m, name=name: f"{name} {m}")
 
 
-def test_reward_teaches_where_to_look_and_nothing_else(images):
+def test_reward_teaches_where_to_look_and_what_is_kept_for_that_but_not_the_answer(images):
     model = make()
     looked = model.look(images, is_drawn=True)
     looked.log_prob.sum().backward()
+    untaught = {name for name, weight in model.named_parameters() if weight.grad is None}
+    assert untaught == {"answer.weight", "answer.bias", *_named("baseline", model)}
+
+
+def test_the_baseline_teaches_itself_alone(images):
+    model = make()
+    model.look(images, is_drawn=True).expected.sum().backward()
     taught = {name for name, weight in model.named_parameters() if weight.grad is not None}
-    assert taught == {"mean.0.weight", "mean.0.bias", "mean.2.weight", "mean.2.bias"}
+    assert taught == _named("baseline", model)
+
+
+def _named(part, model):
+    return {name for name, _ in model.named_parameters() if name.startswith(part)}
 
 
 def test_the_first_glimpse_is_at_the_centre_and_the_answer_is_at_the_means(images):
     model = make()
     looked = model.look(images, is_drawn=False)
     assert (looked.centres[:, :, 0] == 0).all()
-    torch.testing.assert_close(model(images), looked.logits[0])
+    torch.testing.assert_close(model(images), looked.logits[0, :, -1])
     means = model.reach * model.mean(looked.states[:, :, :-1])
     torch.testing.assert_close(looked.centres[:, :, 1:], means)
 
@@ -110,13 +125,13 @@ def test_samples_of_an_image_are_passes_over_that_image(images):
     model = make(std=1e-6)
     looked = model.look(images, n_samples=SAMPLES, is_drawn=True)
     torch.testing.assert_close(
-        looked.logits, model(images).expand(SAMPLES, -1, -1), atol=1e-3, rtol=1e-3
+        looked.logits[:, :, -1], model(images).expand(SAMPLES, -1, -1), atol=1e-3, rtol=1e-3
     )
 
 
 def test_no_mean_is_beyond_its_reach(images):
     model = make(reach=0.3)
-    torch.nn.init.constant_(model.mean[2].bias, 50.0)
+    torch.nn.init.constant_(model.mean[3].bias, 50.0)
     assert model.look(images, is_drawn=False).centres.abs().max() <= 0.3 + 1e-6
 
 

@@ -7,11 +7,14 @@ import torch
 from torch.nn import functional
 
 from saccade.objectives import (
+    LabelledBaseline,
     LearnedBaseline,
     MovingAverage,
+    answers_loss,
     hybrid_loss,
     reinforce_loss,
     returns_to_go,
+    stepwise_loss,
 )
 
 BATCH, STEPS, ACTIONS = 2, 3, 2
@@ -200,3 +203,49 @@ def test_a_hybrid_loss_is_the_labels_and_a_little_of_the_rewards():
     expected = supervised + 0.03 * (policy - 0.2 * entropy.sum(2).mean()) + error
     torch.testing.assert_close(found.reward, right)
     torch.testing.assert_close(found.loss, expected)
+
+
+def test_a_stepwise_loss_pays_each_look_for_what_it_adds():
+    torch.manual_seed(0)
+    logits = torch.randn(3, BATCH, STEPS + 1, 5, requires_grad=True)
+    target = torch.tensor([4, 1])
+    log_prob = torch.randn(3, BATCH, STEPS, requires_grad=True)
+    baseline = torch.rand(3, BATCH, STEPS)
+    found = stepwise_loss(
+        logits,
+        target,
+        log_prob=log_prob,
+        baseline=baseline,
+        early_weight=0.3,
+        discount=0.5,
+        reinforce_weight=0.03,
+    )
+    supervised, policy, error = 0.0, 0.0, 0.0
+    for sample, row in itertools.product(range(3), range(BATCH)):
+        nats = [-each[target[row]].item() for each in logits[sample, row].log_softmax(-1)]
+        supervised += nats[-1] + 0.3 * sum(nats[:-1]) / STEPS
+        for step in range(STEPS):
+            pay = sum(0.5 ** (at - step) * (nats[at] - nats[at + 1]) for at in range(step, STEPS))
+            off = pay - baseline[sample, row, step].item()
+            policy -= off * log_prob[sample, row, step].item()
+            error += off**2 / STEPS
+    expected = (supervised + 0.03 * policy + error) / (3 * BATCH)
+    assert found.loss.item() == pytest.approx(expected, rel=1e-5)
+    found.loss.backward()
+    taught = torch.autograd.grad(answers_loss(logits, target, early_weight=0.3).loss, logits)
+    torch.testing.assert_close((logits.grad,), taught)  # rewards are constants
+
+
+def test_one_answer_alone_is_taught_like_any_other():
+    logits, target = torch.randn(2, BATCH, 1, 5), torch.tensor([4, 1])
+    found = answers_loss(logits, target, early_weight=0.3).loss
+    expected = functional.cross_entropy(logits.flatten(0, 2), target.repeat(2))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_labelled_baseline_has_a_guess_for_each_class_and_sends_no_gradient_back():
+    baseline, hidden = LabelledBaseline(5, 11), torch.randn(2, 3, 7, 5, requires_grad=True)
+    predicted = baseline(hidden)
+    assert predicted.shape == (2, 3, 7, 11)
+    predicted.sum().backward()
+    assert hidden.grad is None and baseline.predict.weight.grad is not None

@@ -79,7 +79,7 @@ def test_the_gaze_of_a_trained_model_is_traced(ram):
     assert side.item() == pytest.approx(2 * 8 / 28)
     assert trace.pictures["scale 1"].shape == (3, 8, 8)
     digit, share = trace.steps[-1].split()
-    best = looked.logits[0, 0].softmax(-1).max(-1)
+    best = looked.logits[0, 0, -1].softmax(-1).max(-1)
     assert int(digit) == best.indices and share == f"{best.values.item():.0%}"
 
 
