@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.cells.lstm import LstmCell, LstmState
-from saccade.objectives import LearnedBaseline
+from saccade.objectives import LabelledBaseline, of_right_answer
 from saccade.objectives.variational import SampledBound, sampled_bound
 from saccade.sensors.coordinates import check_images
 from saccade.sensors.retina import Retina, SummedImages, sum_images
@@ -24,14 +24,15 @@ N_FILTERS = 16  # of each layer of the context network, and of the glimpse netwo
 class Reading(NamedTuple):
     """What a pass over a batch of images leaves; M samples of each image are on the first axis."""
 
-    logits: Float[Tensor, "sample batch object d_class"]
-    """The answer for each object, after its last glimpse."""
+    logits: Float[Tensor, "sample batch object look d_class"]
+    """The answer for each object, after each look at it; the last one counts."""
     centres: Float[Tensor, "sample batch glimpse 2"]
     """Where it looked."""
     log_prob: Float[Tensor, "sample batch glimpse"]
     """Log-density of each place."""
-    expected: Float[Tensor, "sample batch glimpse"]
-    """The baseline: the likelihood still to come, as it was expected before a place was drawn."""
+    expected: Float[Tensor, "sample batch glimpse d_class"]
+    """The baseline: the reward that was to be expected before a place was drawn, if each class is
+    the right answer for the object in turn."""
 
 
 class _Walked(NamedTuple):
@@ -58,8 +59,9 @@ class Dram(nn.Module):
     there are no more (`read_objects`).
 
     Where we differ: the upper layer reads the lower one without sending a gradient back, so that
-    only the likelihood shapes what is seen; and the glimpse network has two layers of filters that
-    go two pixels at a time, where the paper has three.
+    only the likelihood shapes what is seen; the glimpse network has two layers of filters that go
+    two pixels at a time, where the paper has three; and there is an answer after each look, which
+    may be taught, and tells what the look was worth (`dram_loss`).
 
     Training first walks a path and then goes over it again with all glimpses at once, because
     places are constants to the gradient: it takes less time than a tape along the walk.
@@ -106,13 +108,13 @@ class Dram(nn.Module):
         self.upper = LstmCell(d_hidden, d_hidden)
         self.mean = nn.Sequential(nn.Linear(d_hidden, 2), nn.Tanh())
         self.answer = nn.Linear(d_hidden, n_classes)
-        self.baseline = LearnedBaseline(d_hidden)
+        self.baseline = LabelledBaseline(d_hidden, n_classes)
 
     def forward(
         self, images: Float[Tensor, "batch height width"]
     ) -> Float[Tensor, "batch object d_class"]:
         """The answers, looking where the policy would rather look than anywhere else."""
-        return self.look(images, is_drawn=False).logits[0]
+        return self.look(images, is_drawn=False).logits[0, :, :, -1]
 
     def look(
         self, images: Float[Tensor, "batch height width"], *, n_samples: int = 1, is_drawn: bool
@@ -130,7 +132,7 @@ class Dram(nn.Module):
         seen = self.lower.unroll(glimpses).outputs  # [rows, glimpse, d_hidden]
         guided = self.upper.unroll(seen.detach(), self._start(context)).outputs
         before = torch.cat([context[:, None], guided[:, :-1]], dim=1)  # what chose each place
-        answers = self.answer(seen[:, self.n_glimpses - 1 :: self.n_glimpses])
+        answers = self.answer(seen).unflatten(1, (self.n_objects, self.n_glimpses))
         found = (answers, walked.places, self._log_prob(walked.places, before))
         return Reading(
             *(
@@ -211,20 +213,42 @@ class _Context(nn.Module):
         return self.state(self.filters(coarse).flatten(1)).tanh()
 
 
-def dram_loss(reading: Reading, target: Int[Tensor, "batch object"]) -> SampledBound:
+def dram_loss(
+    reading: Reading,
+    target: Int[Tensor, "batch object"],
+    *,
+    early_weight: float = 0.0,
+    discount: float = 1.0,
+    reward_weight: float = 1.0,
+) -> SampledBound:
     """The variational bound of the answers' likelihood, sampled; section 4, equations 9 to 14.
 
-    A place is credited with the likelihood of the answers that come after it.
+    A place is credited with what the looks from there on add to the likelihood of the answers: the
+    bound is the sum of all that the looks add. The paper credits it with the likelihood itself,
+    which has the same mean gradient and more noise.
+
+    Args:
+        early_weight: How much the mean over the earlier answers for an object counts beside the
+            last one; the paper teaches the last ones only.
+        discount: Less than 1 credits less of what later looks add; 1: the gradient of the bound.
+        reward_weight: How much the credit counts. It teaches nothing that the answers teach, so it
+            matters only where the gradient of both is cut to a length.
     """
-    n_samples, _, n_objects, n_classes = reading.logits.shape
-    n_glimpses = reading.log_prob.shape[2] // n_objects
+    right = target[None, :, :, None].expand(reading.logits.shape[:4])
     log_likelihood = -functional.cross_entropy(
-        reading.logits.reshape(-1, n_classes),
-        target.repeat(n_samples, 1).flatten(),
-        reduction="none",
-    ).view(n_samples, -1, n_objects)
-    after_each = functional.pad(log_likelihood[..., None], (n_glimpses - 1, 0)).flatten(2)
-    return sampled_bound(reading.log_prob, after_each, baseline=reading.expected)
+        reading.logits.flatten(0, 3), right.flatten(), reduction="none"
+    ).view(right.shape)
+    added = log_likelihood.diff(dim=3, prepend=torch.zeros_like(log_likelihood[..., :1]))
+    bound = sampled_bound(
+        reading.log_prob,
+        added.flatten(2),
+        baseline=of_right_answer(reading.expected, right[0].flatten(1)),
+        discount=discount,
+        reward_weight=reward_weight,
+    )
+    early = log_likelihood[..., :-1]
+    mean = target.shape[1] * early.sum() / max(1, early.numel())  # of all objects of an image
+    return bound._replace(loss=bound.loss - early_weight * mean)
 
 
 def read_together(
@@ -239,7 +263,7 @@ def read_together(
     """
     total = torch.zeros(())
     for reader in readers:
-        logits = reader.look(images, n_samples=n_samples, is_drawn=True).logits
+        logits = reader.look(images, n_samples=n_samples, is_drawn=True).logits[..., -1, :]
         said = logits.log_softmax(-1).logsumexp(0) - math.log(n_samples)
         total = total + (from_left(said) if reader.is_backward else said)
     return total.log_softmax(-1)

@@ -1,6 +1,11 @@
 """What a system is trained towards."""
 
-from saccade.objectives.baselines import LabelledBaseline, LearnedBaseline, MovingAverage
+from saccade.objectives.baselines import (
+    LabelledBaseline,
+    LearnedBaseline,
+    MovingAverage,
+    of_right_answer,
+)
 from saccade.objectives.cloze import cloze_loss
 from saccade.objectives.ctc import BLANK, CtcLoss, ctc_loss
 from saccade.objectives.ctc_lattice import CtcLattice, ctc_best_path, ctc_lattice
@@ -50,6 +55,7 @@ __all__ = [
     "linear_feeding",
     "margin_ranking",
     "marginal_log_likelihood",
+    "of_right_answer",
     "professor_forcing",
     "reinforce_loss",
     "returns_to_go",

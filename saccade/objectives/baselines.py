@@ -5,7 +5,7 @@ not its mean.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
@@ -69,3 +69,10 @@ class LabelledBaseline(nn.Module):
     def forward(self, hidden: Float[Tensor, "*at d_hidden"]) -> Float[Tensor, "*at d_class"]:
         """The return to be expected if each class is the right one."""
         return self.predict(hidden.detach())
+
+
+def of_right_answer(
+    expected: Float[Tensor, "sample batch step d_class"], right: Int[Tensor, "batch step"]
+) -> Float[Tensor, "sample batch step"]:
+    """What a `LabelledBaseline` expects at each step, knowing which answer is the right one."""
+    return expected.gather(3, right[None, :, :, None].expand(*expected.shape[:3], 1))[..., 0]

@@ -54,6 +54,7 @@ def sampled_bound(
     entropy: Float[Tensor, "sample batch step"] | None = None,
     entropy_weight: float = 0.0,
     reward_weight: float = 1.0,
+    discount: float = 1.0,
     mask: Bool[Tensor, "#sample batch step"] | None = None,
 ) -> SampledBound:
     """Estimate the bound and its gradient from sampled locations.
@@ -65,12 +66,14 @@ def sampled_bound(
         log_location: Log-probability of each location that was looked at.
         log_likelihood: Of the answer: one number after all locations, or one after each; then a
             location is credited only with what came after it, which is less noisy.
+        discount: Credit less what came later; below 1 the gradient is less noisy still, and no
+            longer that of the bound.
         mask: True where a location was really drawn; all were unless told.
     """
     total = log_likelihood.sum(2).mean()
     reinforced = reinforce_loss(
         log_location,
-        returns_to_go(log_likelihood),
+        returns_to_go(log_likelihood, discount=discount),
         baseline=baseline,
         entropy=entropy,
         mask=mask,

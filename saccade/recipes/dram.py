@@ -15,7 +15,7 @@ PAPER = "https://arxiv.org/abs/1412.7755"
 TRAINING = TrainConfig(
     steps=33_000,
     minutes=58.0,
-    learning_rate=1e-3,
+    learning_rate=2e-3,
     schedule="cosine",
     warmup=500,
     clip=1.0,
@@ -49,6 +49,14 @@ class DramSettings:
     """The same at the end of training; it falls steadily."""
     n_samples: int = 1
     """Passes over each image from which the bound is estimated."""
+    early_weight: float = 0.5
+    """How much answers before the last for a digit count beside it; the paper's: 0."""
+    discount: float = 0.5
+    """What a glimpse is paid of what the next ones add; the paper's: 1, all of it."""
+    reinforce_weight: float = 0.1
+    """How much the policy's loss counts beside that of the answers."""
+    policy_rate: float = 0.1
+    """The share of the learning rate for what is taught by reward alone."""
     d_hidden: int = 192
     """Units of a layer."""
     batch: int = 128

@@ -8,7 +8,7 @@ from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 TRAINING = TrainConfig(
-    epochs=24, minutes=58.0, learning_rate=0.001, clip=5.0, schedule="cosine", warmup=300
+    epochs=24, minutes=58.0, learning_rate=0.002, clip=1.0, schedule="cosine", warmup=300
 )
 
 
@@ -30,6 +30,8 @@ class EdramSettings:
     """Numbers in each of the two states."""
     place_weight: float = 10.0
     """How much a glimpse beside the digit counts: at 10, five pixels aside cost 0.1 nats."""
+    sampler_gradient: float = 0.05
+    """How much of the answer's gradient goes through the sampler to the windows; the paper's: 1."""
     batch: int = 128
     """Scenes in a batch."""
     training: TrainConfig = TRAINING

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from saccade.models.plain_image_nets import ConvolutionalNet, FullyConnectedNet
 from saccade.models.ram import Ram
-from saccade.objectives import answers_loss, hybrid_loss, stepwise_loss
+from saccade.objectives import answers_loss, hybrid_loss, of_right_answer, stepwise_loss
 from saccade.recipes.opened import OpenRun
 from saccade.recipes.seeing import error_of, gaze, held_out, one_image
 from saccade.sensors import Retina
@@ -58,11 +58,10 @@ def ram_loss(model: Ram, batch: ImageBatch, *, settings: RamSettings) -> LossOut
     if settings.policy != "learnt":
         loss = answers_loss(looked.logits, batch.labels, early_weight=settings.early_weight).loss
         return LossOut(loss, n=len(batch.labels))
-    samples, _, n_chosen, _ = looked.expected.shape
-    right = batch.labels[None, :, None, None].expand(samples, -1, n_chosen, 1)
+    right = batch.labels[:, None].expand(-1, looked.expected.shape[2])
     chosen = {
         "log_prob": looked.log_prob,
-        "baseline": looked.expected.gather(3, right)[..., 0],
+        "baseline": of_right_answer(looked.expected, right),
         "reinforce_weight": settings.reinforce_weight,
     }
     if settings.early_weight:

@@ -38,7 +38,13 @@ def dram_job(settings: DramSettings, data: Path | None) -> Job:
 
     def loss(model: nn.Module, batch: ImageBatch) -> LossOut:
         looked = _of(model).look(batch.images, n_samples=settings.n_samples, is_drawn=True)
-        out = dram_loss(looked, targets(batch.labels, settings))
+        out = dram_loss(
+            looked,
+            targets(batch.labels, settings),
+            early_weight=settings.early_weight,
+            discount=settings.discount,
+            reward_weight=settings.reinforce_weight,
+        )
         return LossOut(out.loss, n=len(batch.labels), logged={"bound": out.bound})
 
     return Job(
@@ -52,6 +58,8 @@ def dram_job(settings: DramSettings, data: Path | None) -> Job:
         is_better="less",
         config=settings.training,
         before_step=fall,
+        # What is taught by reward alone: Adam makes steps of full size out of its noise.
+        rates=dict.fromkeys(("mean.", "upper.", "context."), settings.policy_rate),
     )
 
 
@@ -135,7 +143,7 @@ def errors(
 
 
 def trace_dram(run: OpenRun, text: str) -> list[ImageTrace]:
-    """Where each glimpse was, what it showed, and what was answered after the last of each few."""
+    """Where each glimpse was, what it showed, and what would have been answered after it."""
     model, settings = _of(run.model), run.settings
     image = one_image(text, held_out("test", scene_of(settings), None))
     looked = model.look(image, is_drawn=False)
@@ -144,21 +152,20 @@ def trace_dram(run: OpenRun, text: str) -> list[ImageTrace]:
             model.retina,
             image[0],
             looked.centres[0, 0],
-            steps=_labels(looked.logits[0, 0], settings),
+            steps=_labels(looked.logits[0, 0].flatten(0, 1), settings),
             title=f"{run.recipe.name}, image {text.strip()}",
         )
     ]
 
 
-def _labels(logits: Float[Tensor, "object d_class"], settings: DramSettings) -> tuple[str, ...]:
-    """Nothing while it looks, then its answer."""
+def _labels(logits: Float[Tensor, "glimpse d_class"], settings: DramSettings) -> tuple[str, ...]:
+    """What it would answer after each glimpse."""
     is_end = settings.asks == "digits"
     best = logits.softmax(-1).max(-1)
-    labels: list[str] = []
-    for said, share in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        name = "no more" if is_end and said == END else str(said)
-        labels += [*[""] * (settings.n_glimpses - 1), f"{name} {share:.0%}"]
-    return tuple(labels)
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return tuple(
+        f"{'no more' if is_end and said == END else said} {share:.0%}" for said, share in pairs
+    )
 
 
 def _of(model: nn.Module) -> Dram:

@@ -93,6 +93,7 @@ def edram_model(settings: EdramSettings) -> Edram:
         side=settings.side,
         channels=settings.channels,
         d_hidden=settings.d_hidden,
+        sampler_gradient=settings.sampler_gradient,
     )
 
 

@@ -1,5 +1,6 @@
 """DRAM against its equations one glimpse at a time, what teaches what, and readers together."""
 
+import itertools
 import math
 
 import pytest
@@ -40,16 +41,19 @@ def by_the_equations(model, image, places):
     r2 = torch.tanh(model.context.state(model.context.filters(coarse).flatten(1)))
     lower, upper = model.lower.start(1), LstmState(r2, torch.zeros_like(r2))
     answers, means, states = [], [], []
-    for number, place in enumerate(places):
+    for place in places:
         states.append(r2[0])
         means.append(model.reach * model.mean(r2)[0])
         patch = model.retina.look(image[None], place[None, None]).flatten()[None]
         glimpse = model.what(patch) * model.where(place[None])
         r1, lower = model.lower.step(glimpse, lower)
         r2, upper = model.upper.step(r1.detach(), upper)
-        if (number + 1) % GLIMPSES == 0:
-            answers.append(model.answer(r1)[0])
-    return torch.stack(answers), torch.stack(means), torch.stack(states)
+        answers.append(model.answer(r1)[0])
+    return (
+        torch.stack(answers).unflatten(0, (OBJECTS, GLIMPSES)),
+        torch.stack(means),
+        torch.stack(states),
+    )
 
 
 def test_answers_and_densities_are_those_of_the_papers_equations(images):
@@ -72,29 +76,45 @@ def test_a_pass_at_the_means_looks_where_the_means_are(images):
     for row, image in enumerate(images):
         _, means, _ = by_the_equations(model, image, looked.centres[0, row])
         torch.testing.assert_close(looked.centres[0, row], means)
-    torch.testing.assert_close(model(images), looked.logits[0])
+    torch.testing.assert_close(model(images), looked.logits[0, :, :, -1])
 
 
-def test_the_loss_credits_a_place_with_the_answers_after_it(images):
-    model, target = make(), torch.tensor([[1, 2, 4], [0, 3, 4], [2, 2, 4]])
+TARGET = torch.tensor([[1, 2, 4], [0, 3, 4], [2, 2, 4]])
+
+
+@pytest.mark.parametrize(("early", "discount", "weight"), [(0.0, 1.0, 1.0), (0.3, 0.5, 0.2)])
+def test_the_loss_credits_a_place_with_what_the_looks_from_there_on_add(
+    images, early, discount, weight
+):
+    looked = make().look(images, n_samples=SAMPLES, is_drawn=True)
+    loss = dram_loss(looked, TARGET, early_weight=early, discount=discount, reward_weight=weight)
+    n, total = OBJECTS * GLIMPSES, 0.0
+    for sample, row in itertools.product(range(SAMPLES), range(BATCH)):
+        right = TARGET[row].repeat_interleave(GLIMPSES)
+        said = looked.logits[sample, row].flatten(0, 1).log_softmax(-1)[range(n), right].tolist()
+        added = [nats - (said[at - 1] if at % GLIMPSES else 0) for at, nats in enumerate(said)]
+        total -= sum(said[GLIMPSES - 1 :: GLIMPSES])
+        before = sum(nats for at, nats in enumerate(said) if at % GLIMPSES != GLIMPSES - 1)
+        total -= early * before / (GLIMPSES - 1)
+        for at in range(n):
+            to_come = sum(discount ** (later - at) * added[later] for later in range(at, n))
+            off = to_come - looked.expected[sample, row, at, right[at]].item()
+            total += off**2 / n - weight * off * looked.log_prob[sample, row, at].item()
+    assert loss.loss.item() == pytest.approx(total / (SAMPLES * BATCH), rel=1e-4)
+
+
+def test_all_that_looks_add_is_the_bound_whose_gradient_is_that_of_the_last_answers(images):
+    model = make()
     looked = model.look(images, n_samples=SAMPLES, is_drawn=True)
-    loss = dram_loss(looked, target)
-    likelihood = torch.stack(
-        [
-            looked.logits[:, :, s].log_softmax(-1)[:, torch.arange(BATCH), target[:, s]]
-            for s in range(OBJECTS)
-        ],
-        dim=2,
-    )  # [sample, batch, object]
-    assert loss.bound.item() == pytest.approx(likelihood.sum(2).mean().item(), rel=1e-5)
-    total = -likelihood.sum(2).mean()
-    for glimpse in range(OBJECTS * GLIMPSES):
-        to_come = likelihood[:, :, glimpse // GLIMPSES :].sum(2).detach()
-        better = to_come - looked.expected[:, :, glimpse].detach()
-        total = total - (better * looked.log_prob[:, :, glimpse]).mean()
-        error = (to_come - looked.expected[:, :, glimpse]).square().mean()
-        total = total + error / (OBJECTS * GLIMPSES)
-    assert loss.loss.item() == pytest.approx(total.item(), rel=1e-4)
+    right = TARGET[None, :, :, None].expand(SAMPLES, -1, -1, 1)
+    likelihood = looked.logits[:, :, :, -1].log_softmax(-1).gather(3, right).sum(2).mean()
+    loss = dram_loss(looked, TARGET)
+    assert loss.bound.item() == pytest.approx(likelihood.item(), rel=1e-5)
+    found, expected = (
+        torch.autograd.grad(each, model.answer.weight, retain_graph=True)
+        for each in (loss.loss, -likelihood)
+    )
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_context_says_where_to_look_and_never_what_is_there(images):
@@ -127,8 +147,8 @@ def test_averaging_is_the_mean_of_probabilities_not_of_logits(images):
     torch.manual_seed(3)
     found = read_together([model], images, n_samples=11).exp()
     torch.manual_seed(3)
-    passes = model.look(images, n_samples=11, is_drawn=True).logits.softmax(-1)
-    torch.testing.assert_close(found, passes.mean(0))
+    passes = model.look(images, n_samples=11, is_drawn=True).logits[..., -1, :]
+    torch.testing.assert_close(found, passes.softmax(-1).mean(0))
     assert math.isclose(found.sum().item(), BATCH * OBJECTS, rel_tol=1e-5)
 
 

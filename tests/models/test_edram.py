@@ -77,6 +77,18 @@ def test_it_learns_to_look_at_a_square_from_being_told_where_it_is():
     assert placed[-1] < 0.3 * placed[0]
 
 
+def test_as_much_of_the_gradient_goes_through_the_sampler_as_it_is_told():
+    images = torch.rand(BATCH, SIZE, SIZE)
+    found = []
+    for share in (1.0, 0.25, 0.0):
+        edram = model()
+        edram.n_glimpses, edram.sampler_gradient = 1, share
+        edram.look(images).logits.square().sum().backward()
+        found.append(edram.emission.bias.grad)
+    assert found[0].abs().min() > 0
+    torch.testing.assert_close(found, [found[0], 0.25 * found[0], 0 * found[0]])
+
+
 def test_images_of_another_size_are_refused():
     with pytest.raises(UsageError, match="31 x 31"):
         model()(torch.zeros(2, SIZE, SIZE + 1))

@@ -92,9 +92,9 @@ def test_a_forward_and_a_backward_reader_are_judged_together(few, tmp_path):
 
 
 @needs_digits
-def test_the_gaze_over_two_digits_is_traced_with_an_answer_after_every_few_glimpses(few, tmp_path):
+def test_the_gaze_over_two_digits_is_traced_with_an_answer_after_every_glimpse(few, tmp_path):
     trained("dram-addition", tmp_path / "run")
     run = open_run(tmp_path / "run")
     (trace,) = run.recipe.trace(run, "5")
-    assert len(trace.steps) == 2 and trace.steps[0] == "" and trace.steps[1].endswith("%")
+    assert len(trace.steps) == 2 and all(step.endswith("%") for step in trace.steps)
     assert trace.outlines.shape == (2, 2, 4, 2) and set(trace.pictures) == {"scale 1", "scale 2"}
