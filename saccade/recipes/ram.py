@@ -104,7 +104,7 @@ MNIST = RamSettings(wander=1, training=replace(TRAINING, steps=40_000))
 TRANSLATED60 = RamSettings(
     size=60, patch=12, n_scales=3, n_glimpses=8, training=replace(TRAINING, steps=30_000)
 )
-CLUTTERED60 = replace(TRANSLATED60, n_clutter=4)
+CLUTTERED60 = replace(TRANSLATED60, n_clutter=4, training=replace(TRAINING, steps=20_000))
 CLUTTERED100 = replace(CLUTTERED60, size=100, n_clutter=8, n_scales=4)
 TAUGHT = "Answers before the last are taught and rewarded, too; the paper's reward is at the end."
 ANEW = f"Scenes are made anew for every epoch. {TAUGHT}"
