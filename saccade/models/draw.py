@@ -6,14 +6,17 @@ Gregor et al., 2015, "DRAW: A Recurrent Neural Network For Image Generation"
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from saccade.cells import LearnedStart, LstmCell
+from saccade.cells.kernel import weights_of
 from saccade.objectives.elbo import gaussian_kl
 from saccade.sensors.coordinates import check_images
 from saccade.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read, gaussian_write
@@ -39,6 +42,7 @@ class Read(NamedTuple):
     """What a step sees of the image and of what is wrong with the canvas."""
 
     seen: Float[Tensor, "batch d_seen"]
+    """Without attention what is wrong alone: the image stays the same."""
     grid: GaussianGrid | None
 
 
@@ -105,13 +109,15 @@ class Draw(nn.Module):
         n = len(images)
         canvas = self.first_canvas.expand(n, -1, -1)
         enc, dec = self.encoder.start(n), self.decoder.start(n)
+        project = self._projecting(images)
         canvases, means, log_sigmas, reads, writes = [], [], [], [], []
         for noise in torch.randn(self.n_steps, n, self.decoder.d_input).to(canvas):
             error = images - canvas.sigmoid()
             # Rows of both beside each other, which is how `gaussian_read` wants them in memory.
             both = torch.stack([images, error], dim=2).transpose(1, 2)
             read = self._read(both, dec.hidden)
-            enc = self.encoder.step(torch.cat([read.seen, dec.hidden], dim=1), enc).state
+            gates = project(torch.cat([read.seen, dec.hidden], dim=1))
+            enc = self.encoder.advance(gates, enc).state
             mean, log_sigma = self.latent(enc.hidden).chunk(2, dim=1)
             latent = mean + log_sigma.exp() * noise
             dec = self.decoder.step(latent, dec).state
@@ -138,6 +144,21 @@ class Draw(nn.Module):
         nothing = (None,) * self.n_steps
         return Drawn(tuple(canvases), canvas.new_zeros(n, self.n_steps), nothing, tuple(writes))
 
+    def _projecting(
+        self, images: Float[Tensor, "batch height width"]
+    ) -> Callable[[Tensor], Tensor]:
+        """How what a step sees enters the encoder: ``W_x [image, error, dec] + b`` of its gates.
+
+        Without attention the image is the same at every step, so that its part is made once.
+        """
+        if self.read_place is not None:
+            return self.encoder.project
+        own, n = weights_of(self.encoder.cell.kernel), self.height * self.width
+        bias = own.input_bias + own.state_bias
+        of_image = functional.linear(images.flatten(1), own.of_input[:, :n], bias)
+        of_others = own.of_input[:, n:].T
+        return lambda seen: torch.addmm(of_image, seen, of_others)
+
     def _read(
         self,
         pictures: Float[Tensor, "batch 2 height width"],
@@ -145,7 +166,7 @@ class Draw(nn.Module):
     ) -> Read:
         """Equations 17 and 27."""
         if self.read_place is None:
-            return Read(pictures.flatten(1), None)
+            return Read(pictures[:, 1].flatten(1), None)
         grid = self.read_place(hidden)
         return Read(gaussian_read(pictures, self.read_place.bank(grid)).flatten(1), grid)
 
