@@ -85,7 +85,7 @@ def find_recipe(name: str) -> Recipe:
     if name in recipes:
         return recipes[name]
     near = difflib.get_close_matches(name, recipes, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`saccade recipes` lists them"
+    hint = f"did you mean {near[0]}?" if near else "`saccade recipes` lists them."
     raise RecipeError(
         f"there is no recipe {name!r}", hint=f"{hint} One of your own needs --plugin FILE"
     )
