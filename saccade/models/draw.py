@@ -153,7 +153,9 @@ class Draw(nn.Module):
         """
         if self.read_place is not None:
             return self.encoder.project
-        own, n = weights_of(self.encoder.cell.kernel), self.height * self.width
+        cell, n = self.encoder.cell, self.height * self.width
+        assert isinstance(cell, LstmCell), f"the encoder is an LSTM, not {type(cell).__name__}"
+        own = weights_of(cell.kernel)
         bias = own.input_bias + own.state_bias
         of_image = functional.linear(images.flatten(1), own.of_input[:, :n], bias)
         of_others = own.of_input[:, n:].T
