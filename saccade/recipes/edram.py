@@ -49,7 +49,8 @@ RECIPES = (
         at_least=2.0,
         published=0.6,
         source="https://arxiv.org/abs/1706.03581, table 1",
-        note="Fewer channels and smaller states than the paper's 11 million weights; little gradient through the sampler.",
+        note="Fewer channels and smaller states than the paper's 11 million weights, and little "
+        "gradient through the sampler.",
         minutes=20.0,
         settings=EdramSettings(),
         build=Later("spotting.edram_job"),
