@@ -145,17 +145,17 @@ def stepwise_loss(
         early_weight: How much the mean over the earlier answers counts beside the last one.
         discount: 1 pays a look for all that comes after it, 0 for what it shows itself.
     """
-    answered = answers_loss(logits, target, early_weight=early_weight)
-    gains = answered.log_likelihood.detach().diff(dim=2)
+    taught = answers_loss(logits, target, early_weight=early_weight)
+    gains = taught.log_likelihood.detach().diff(dim=2)
     reinforced = reinforce_loss(
         log_prob, returns_to_go(gains, discount=discount), baseline=baseline
     )
-    loss = answered.loss + reinforce_weight * reinforced.policy + reinforced.baseline
+    loss = taught.loss + reinforce_weight * reinforced.policy + reinforced.baseline
     reward = (logits[:, :, -1].argmax(-1) == target).to(logits.dtype)
-    return Hybrid(loss, answered.loss, reward, reinforced)
+    return Hybrid(loss, taught.loss, reward, reinforced)
 
 
-class Answered(NamedTuple):
+class Taught(NamedTuple):
     """How likely the right answer was, after each step."""
 
     loss: Float[Tensor, ""]
@@ -167,7 +167,7 @@ def answers_loss(
     target: Int[Tensor, " batch"],
     *,
     early_weight: float,
-) -> Answered:
+) -> Taught:
     """Cross-entropy of the last answer, and a part of the mean over those before it."""
     targets = target[None, :, None].expand(logits.shape[:3])
     log_likelihood = -functional.cross_entropy(
@@ -175,7 +175,7 @@ def answers_loss(
     ).view(targets.shape)
     early = log_likelihood[:, :, :-1]
     mean = early.sum() / max(1, early.numel())  # there may be one answer only
-    return Answered(-log_likelihood[:, :, -1].mean() - early_weight * mean, log_likelihood)
+    return Taught(-log_likelihood[:, :, -1].mean() - early_weight * mean, log_likelihood)
 
 
 def _per_sample(
