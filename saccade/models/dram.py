@@ -14,7 +14,7 @@ from torch.nn import functional
 from saccade.cells.lstm import LstmCell, LstmState
 from saccade.objectives import LabelledBaseline, of_right_answer
 from saccade.objectives.variational import SampledBound, sampled_bound
-from saccade.sensors.coordinates import check_images
+from saccade.sensors.coordinates import check_images, unrounded
 from saccade.sensors.retina import Retina, SummedImages, sum_images
 
 COARSE = 20  # pixels of the side of what the context network sees
@@ -150,7 +150,7 @@ class Dram(nn.Module):
         lower, upper, guide = self.lower.start(rows), self._start(context), context
         patches, places = [], []
         for _ in range(self.n_objects * self.n_glimpses):
-            place = self.reach * self.mean(guide)
+            place = self._mean(guide)
             if is_drawn:
                 place = place + self.std * torch.randn_like(place)
             patch = self.retina.look_again(images, place.view(n, -1, 2)).flatten(2).flatten(0, 1)
@@ -170,8 +170,12 @@ class Dram(nn.Module):
     def _log_prob(
         self, places: Float[Tensor, "rows glimpse 2"], before: Float[Tensor, "rows glimpse d"]
     ) -> Float[Tensor, "rows glimpse"]:
-        off = (places - self.reach * self.mean(before)) / self.std
+        off = (places - self._mean(before)) / self.std
         return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
+
+    def _mean(self, guide: Float[Tensor, "*any d_hidden"]) -> Float[Tensor, "*any 2"]:
+        with unrounded(guide):
+            return self.reach * self.mean(guide.to(self.std))
 
 
 class _What(nn.Module):

@@ -8,7 +8,13 @@ from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 TRAINING = TrainConfig(
-    epochs=40, minutes=58.0, learning_rate=0.002, clip=5.0, schedule="cosine", warmup=200
+    epochs=28,
+    minutes=58.0,
+    learning_rate=0.002,
+    clip=5.0,
+    schedule="cosine",
+    warmup=200,
+    precision="bfloat16",
 )
 
 

@@ -34,6 +34,14 @@ def to_places(pixel: Float[Tensor, "*any"], n: int) -> Float[Tensor, "*any"]:
     return (2 * pixel + 1) / n - 1
 
 
+def unrounded(like: Tensor) -> torch.autocast:
+    """Within it, products keep all their bits, even where a training rounds them (`precision`).
+
+    bfloat16 has 8 bits: at the edge of 100 pixels a place could be told to a fifth of a pixel only.
+    """
+    return torch.autocast(like.device.type, enabled=False)
+
+
 def check_images(images: Tensor, *, size: tuple[int, int] | None = None) -> None:
     """Refuse what is no batch of grey images, or is of another size (height, width)."""
     shape = tuple(images.shape)

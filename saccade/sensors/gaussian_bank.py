@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import UsageError
-from saccade.sensors.coordinates import to_pixels
+from saccade.sensors.coordinates import to_pixels, unrounded
 
 # No logarithm goes beyond these. A variance of exp(-8) is a fiftieth of a pixel wide, one of exp(8)
 # fifty pixels, a stride of exp(8) far outside: nothing is lost, and nothing overflows.
@@ -113,7 +113,8 @@ def _closeness(
     from_middle = pixels - origin
     precision = 1 / variance[:, None, None].expand_as(means)
     factors = torch.stack([(means - origin) * precision, precision], dim=3)
-    return factors @ torch.stack([from_middle, -0.5 * from_middle.square()])
+    with unrounded(means):
+        return factors @ torch.stack([from_middle, -0.5 * from_middle.square()])
 
 
 def gaussian_read(
@@ -157,8 +158,10 @@ class GridPlace(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "batch d_hidden"]) -> GaussianGrid:
         """The grid that a state asks for."""
+        with unrounded(hidden):
+            parameters = self.parameters_of(hidden.to(self.parameters_of.weight))
         return grid_from_parameters(
-            self.parameters_of(hidden), height=self.height, width=self.width, size=self.size
+            parameters, height=self.height, width=self.width, size=self.size
         )
 
     def bank(self, grid: GaussianGrid) -> GaussianBank:

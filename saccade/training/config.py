@@ -9,6 +9,7 @@ from saccade.errors import UsageError
 
 Optimiser = Literal["adam", "adamw", "sgd", "rmsprop"]
 Schedule = Literal["constant", "warmup-inverse-sqrt", "linear", "cosine", "plateau-halving"]
+Precision = Literal["float32", "bfloat16"]
 
 # These say how long and where, not how: a run may be taken up again with others.
 FREE = frozenset({"minutes", "checkpoint_minutes", "device"})
@@ -51,6 +52,8 @@ class TrainConfig:
     """Validate after so many steps; 0: after every epoch."""
     patience: int = 0
     """End after so many validations without a better score; 0: never."""
+    precision: Precision = "float32"
+    """bfloat16: matrix products of a step are rounded to 8 bits; weights and sums are not."""
     average_last: int = 0
     """Average the weights of the last so many validations, and keep that if it is better."""
     log_steps: int = 50
@@ -82,7 +85,8 @@ def _problems(config: TrainConfig) -> list[str]:
         for field in fields(config)
         if isinstance(value := getattr(config, field.name), int | float) and value < 0
     ]
-    for name, kind in (("optimiser", Optimiser), ("schedule", Schedule)):
+    kinds = {"optimiser": Optimiser, "schedule": Schedule, "precision": Precision}
+    for name, kind in kinds.items():
         if (value := getattr(config, name)) not in get_args(kind):
             wrong.append(f"{name}: expected one of {', '.join(get_args(kind))}; got {value!r}")
     if config.schedule == "warmup-inverse-sqrt" and config.warmup == 0:

@@ -141,7 +141,9 @@ def _step(run: Run, batch: Any) -> None:
     if run.job.before_step:
         run.job.before_step(run.job.model, state.step)
     share = share_of(batch, run.processes)
-    out = run.loss(moved(share.batch, run.device))
+    is_rounded = run.config.precision == "bfloat16"
+    with torch.autocast(run.device.type, dtype=torch.bfloat16, enabled=is_rounded):
+        out = run.loss(moved(share.batch, run.device))
     n = 0 if share.is_idle else out.n
     total, loss = _agree(run, n), out.loss
     if run.processes.world > 1:
