@@ -79,6 +79,13 @@ def test_a_pass_at_the_means_looks_where_the_means_are(images):
     torch.testing.assert_close(model(images), looked.logits[0, :, :, -1])
 
 
+def test_the_mean_of_a_place_is_not_rounded(images):
+    model, guide = make(), torch.randn(BATCH, HIDDEN)
+    exact = model._mean(guide)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model._mean(guide), exact)
+
+
 TARGET = torch.tensor([[1, 2, 4], [0, 3, 4], [2, 2, 4]])
 
 

@@ -8,6 +8,7 @@ import torch
 from saccade.errors import UsageError
 from saccade.sensors.gaussian_bank import (
     GaussianGrid,
+    GridPlace,
     gaussian_filters,
     gaussian_read,
     gaussian_write,
@@ -81,6 +82,20 @@ def test_narrow_filters_one_pixel_apart_copy_a_window():
     back = gaussian_write(seen, bank)
     torch.testing.assert_close(back[:, 4:7, 2:5], seen)
     assert back.count_nonzero() == SIZE * SIZE
+
+
+def test_filters_lie_where_they_lie_however_a_training_rounds():
+    """On 101 pixels bfloat16 would move a narrow filter by half of one."""
+    narrow = GaussianGrid(
+        torch.full((BATCH, 2), 0.9), torch.ones(BATCH), torch.full((BATCH,), 0.1), torch.ones(BATCH)
+    )
+    place = GridPlace(17, height=101, width=101, size=SIZE)
+    torch.nn.init.normal_(place.parameters_of.weight)
+    hidden = torch.randn(BATCH, 17)
+    exact, chosen = place.bank(narrow), place(hidden)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(place.bank(narrow), exact, atol=0, rtol=0)
+        torch.testing.assert_close(place(hidden), chosen, atol=0, rtol=0)
 
 
 def test_zero_parameters_cover_the_whole_image():

@@ -88,6 +88,26 @@ def test_it_does_what_a_plain_loop_does(tiny_job, tmp_path):
         torch.testing.assert_close(last[name], weight)
 
 
+def test_products_are_rounded_only_where_the_training_says_so(tiny_job, tmp_path):
+    kinds = {}
+
+    def seeing(precision):
+        job = tiny_job(steps=5, epochs=0, precision=precision)
+
+        def loss(model, batch):
+            product = model.output.weight @ model.output.weight.T
+            kinds.setdefault(precision, product.dtype)
+            return job.loss(model, batch)
+
+        trained = train(replace(job, loss=loss), tmp_path / precision)
+        return trained.model.output.weight
+
+    exact, rounded = seeing("float32"), seeing("bfloat16")
+    assert kinds == {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    assert rounded.dtype == torch.float32 and not torch.equal(exact, rounded)
+    torch.testing.assert_close(exact, rounded, atol=0.05, rtol=0)
+
+
 def cos(part):
     return float(torch.cos(torch.tensor(part * torch.pi, dtype=torch.float64)))
 
