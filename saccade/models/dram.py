@@ -58,10 +58,10 @@ class Dram(nn.Module):
     layer, from which nothing leads to the answer. One more answer than there are objects says that
     there are no more (`read_objects`).
 
-    Where we differ: the upper layer reads the lower one without sending a gradient back, so that
-    only the likelihood shapes what is seen; the glimpse network has two layers of filters that go
-    two pixels at a time, where the paper has three; and there is an answer after each look, which
-    may be taught, and tells what the look was worth (`dram_loss`).
+    Where we differ: the glimpse network has two layers of filters that go two pixels at a time,
+    where the paper has three; the emission network normalises the state and has a hidden layer, as
+    in `saccade.models.ram`; and there is an answer after each look, which may be taught, and tells
+    what the look was worth (`dram_loss`).
 
     Training first walks a path and then goes over it again with all glimpses at once, because
     places are constants to the gradient: it takes less time than a tape along the walk.
@@ -106,7 +106,13 @@ class Dram(nn.Module):
         self.where = nn.Sequential(of_place, nn.ReLU())
         self.lower = LstmCell(d_hidden, d_hidden)
         self.upper = LstmCell(d_hidden, d_hidden)
-        self.mean = nn.Sequential(nn.Linear(d_hidden, 2), nn.Tanh())
+        self.mean = nn.Sequential(
+            nn.LayerNorm(d_hidden),
+            nn.Linear(d_hidden, d_hidden),
+            nn.ReLU(),
+            nn.Linear(d_hidden, 2),
+            nn.Tanh(),
+        )
         self.answer = nn.Linear(d_hidden, n_classes)
         self.baseline = LabelledBaseline(d_hidden, n_classes)
 
@@ -130,7 +136,7 @@ class Dram(nn.Module):
         walked = self._walk(sum_images(images), context.detach(), is_drawn=is_drawn)
         glimpses = self.what(walked.patches) * self.where(walked.places)
         seen = self.lower.unroll(glimpses).outputs  # [rows, glimpse, d_hidden]
-        guided = self.upper.unroll(seen.detach(), self._start(context)).outputs
+        guided = self.upper.unroll(seen, self._start(context)).outputs
         before = torch.cat([context[:, None], guided[:, :-1]], dim=1)  # what chose each place
         answers = self.answer(seen).unflatten(1, (self.n_objects, self.n_glimpses))
         found = (answers, walked.places, self._log_prob(walked.places, before))

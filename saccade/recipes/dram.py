@@ -13,13 +13,14 @@ from saccade.training.config import TrainConfig
 
 PAPER = "https://arxiv.org/abs/1412.7755"
 TRAINING = TrainConfig(
-    steps=33_000,
+    steps=24_000,
     minutes=58.0,
     learning_rate=2e-3,
     schedule="cosine",
     warmup=500,
     clip=1.0,
     validate_steps=2000,
+    precision="bfloat16",
 )
 
 
@@ -56,7 +57,7 @@ class DramSettings:
     reinforce_weight: float = 0.1
     """How much the policy's loss counts beside that of the answers."""
     policy_rate: float = 0.1
-    """The share of the learning rate for what is taught by reward alone."""
+    """The emission network's share of the learning rate."""
     d_hidden: int = 192
     """Units of a layer."""
     batch: int = 128

@@ -58,8 +58,8 @@ def dram_job(settings: DramSettings, data: Path | None) -> Job:
         is_better="less",
         config=settings.training,
         before_step=fall,
-        # What is taught by reward alone: Adam makes steps of full size out of its noise.
-        rates=dict.fromkeys(("mean.", "upper.", "context."), settings.policy_rate),
+        # Adam makes steps of full size out of the noise of the policy's gradient.
+        rates={"mean.": settings.policy_rate},
     )
 
 

