@@ -38,7 +38,10 @@ class DifferentiableRam(nn.Module):
 
     Where we differ: a hidden layer is between the patch and the LSTM and is told where the glimpse
     was (centre, log of stride and of width), as in RAM; there is an answer after every glimpse, so
-    that early ones can be taught, too.
+    that early ones can be taught, too; and the first look may be at the middle part of the image.
+
+    Args:
+        first_view: The part of the image's side that every glimpse has before anything is learnt.
 
     >>> model = DifferentiableRam(size=(11, 13), n_classes=5, n_glimpses=2, patch=3, d_hidden=7)
     >>> model(torch.zeros(2, 11, 13)).shape
@@ -53,11 +56,14 @@ class DifferentiableRam(nn.Module):
         n_glimpses: int = 8,
         patch: int = 12,
         d_hidden: int = 256,
+        first_view: float = 1.0,
     ) -> None:
         super().__init__()
         self.size, self.n_glimpses = size, n_glimpses
         height, width = size
-        self.place = GridPlace(d_hidden, height=height, width=width, size=patch)
+        self.place = GridPlace(
+            d_hidden, height=height, width=width, size=patch, first_view=first_view
+        )
         self.glimpse = nn.Linear(patch**2 + 4, d_hidden)
         self.core = LearnedStart(LstmCell(d_hidden, d_hidden))
         self.answer = nn.Linear(d_hidden, n_classes)

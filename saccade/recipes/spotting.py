@@ -42,6 +42,7 @@ def diff_ram_model(settings: DiffRamSettings) -> DifferentiableRam:
         n_glimpses=settings.n_glimpses,
         patch=settings.patch,
         d_hidden=settings.d_hidden,
+        first_view=settings.first_view,
     )
 
 

@@ -146,15 +146,23 @@ class GridPlace(nn.Module):
     It begins with a look at the whole image, through filters half as wide as they lie apart: no
     pixel goes unseen, so every pixel can pull. (The paper asks for the first, and is silent on the
     second.)
+
+    Args:
+        first_view: The part of the image's side that it begins with. Where things are small, a
+            smaller one shows what is worth a closer look.
     """
 
-    def __init__(self, d_hidden: int, *, height: int, width: int, size: int) -> None:
+    def __init__(
+        self, d_hidden: int, *, height: int, width: int, size: int, first_view: float = 1.0
+    ) -> None:
         super().__init__()
         self.height, self.width, self.size = height, width, size
         self.parameters_of = nn.Linear(d_hidden, N_PARAMETERS)
         nn.init.zeros_(self.parameters_of.weight)
         nn.init.zeros_(self.parameters_of.bias)
-        self.parameters_of.bias.data[2] = 2 * math.log((max(height, width) - 1) / (size - 1) / 2)
+        stride = first_view * (max(height, width) - 1) / (size - 1)
+        self.parameters_of.bias.data[2] = 2 * math.log(stride / 2)
+        self.parameters_of.bias.data[3] = math.log(first_view)
 
     def forward(self, hidden: Float[Tensor, "batch d_hidden"]) -> GaussianGrid:
         """The grid that a state asks for."""

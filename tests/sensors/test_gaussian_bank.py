@@ -105,6 +105,16 @@ def test_zero_parameters_cover_the_whole_image():
     assert (found.variance == 1).all() and (found.intensity == 1).all()
 
 
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_a_place_begins_on_the_part_of_the_image_that_it_is_told(part):
+    """11 pixels: the middles of the outer filters are 10, or 5, pixels apart."""
+    place = GridPlace(13, height=HEIGHT, width=HEIGHT, size=SIZE, first_view=part)
+    found = place(torch.randn(BATCH, 13))
+    torch.testing.assert_close((SIZE - 1) * found.stride, torch.full((BATCH,), 10 * part))
+    torch.testing.assert_close(found.variance.sqrt(), found.stride / 2)
+    assert (found.centre == 0).all() and (found.intensity == 1).all()
+
+
 @pytest.mark.parametrize("value", [-1e4, -50.0, 50.0, 1e4])
 def test_no_parameters_make_a_number_that_is_none(value):
     parameters = torch.full((BATCH, 5), value, requires_grad=True)
