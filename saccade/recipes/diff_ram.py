@@ -54,7 +54,8 @@ RECIPES = (
         at_least=5.0,
         published=3.36,
         source="https://arxiv.org/abs/1502.04623, table 1",
-        note="Scenes are made anew for every epoch, and every answer is taught; the paper says neither.",
+        note="Scenes are made anew for every epoch, every answer is taught, and looks begin with "
+        "half of the scene; the paper says nothing of these.",
         minutes=25.0,
         settings=DiffRamSettings(),
         build=Later("spotting.diff_ram_job"),

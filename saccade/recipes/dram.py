@@ -87,7 +87,7 @@ def _recipe(
         published=published,
         source=f"{PAPER}, {source}",
         note="The paper does not say what its noise is: ours are 8 pieces of other digits.",
-        minutes=58.0,
+        minutes=40.0,
         settings=settings,
         build=Later("reading_digits.dram_job"),
         restore=Later("reading_digits.dram_model", takes=1),
