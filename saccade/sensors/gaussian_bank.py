@@ -62,15 +62,20 @@ def grid_from_parameters(
     >>> grid.stride  # the outer filters lie on the outer pixels
     tensor([9.])
     """
+    widest = _widest_stride(height=height, width=width, size=size)
+    variance, stride, intensity = parameters[:, 2:].clamp(LEAST_LOG, MOST_LOG).exp().unbind(1)
+    return GaussianGrid(parameters[:, :2], widest * stride, variance, intensity)
+
+
+def _widest_stride(*, height: int, width: int, size: int) -> float:
+    """From filter to filter where they span the whole image; refuses a grid that does not fit."""
     if size < 2 or size > max(height, width):
         raise UsageError(
             f"a grid has from 2 to {max(height, width)} filters a side on an image of "
             f"{width} x {height}, got {size}",
             hint="give a smaller glimpse",
         )
-    widest = (max(height, width) - 1) / (size - 1)
-    variance, stride, intensity = parameters[:, 2:].clamp(LEAST_LOG, MOST_LOG).exp().unbind(1)
-    return GaussianGrid(parameters[:, :2], widest * stride, variance, intensity)
+    return (max(height, width) - 1) / (size - 1)
 
 
 def gaussian_filters(grid: GaussianGrid, *, height: int, width: int, size: int) -> GaussianBank:
@@ -156,11 +161,17 @@ class GridPlace(nn.Module):
         self, d_hidden: int, *, height: int, width: int, size: int, first_view: float = 1.0
     ) -> None:
         super().__init__()
+        if not 0 < first_view <= 1:
+            raise UsageError(
+                f"first_view: expected a part of the image's side, above 0 and at most 1, "
+                f"got {first_view:g}",
+                hint="1 begins with the whole image",
+            )
         self.height, self.width, self.size = height, width, size
         self.parameters_of = nn.Linear(d_hidden, N_PARAMETERS)
         nn.init.zeros_(self.parameters_of.weight)
         nn.init.zeros_(self.parameters_of.bias)
-        stride = first_view * (max(height, width) - 1) / (size - 1)
+        stride = first_view * _widest_stride(height=height, width=width, size=size)
         self.parameters_of.bias.data[2] = 2 * math.log(stride / 2)
         self.parameters_of.bias.data[3] = math.log(first_view)
 

@@ -142,3 +142,11 @@ def test_gradients_of_all_five_numbers_are_those_of_finite_differences():
 def test_a_grid_that_does_not_fit_is_refused(size):
     with pytest.raises(UsageError, match=f"from 2 to 11 filters a side .* 7 x 11, got {size}"):
         grid_from_parameters(torch.zeros(1, 5), height=HEIGHT, width=WIDTH, size=size)
+    with pytest.raises(UsageError, match=f"from 2 to 11 filters a side .* 7 x 11, got {size}"):
+        GridPlace(13, height=HEIGHT, width=WIDTH, size=size)
+
+
+@pytest.mark.parametrize("part", [0.0, 1.5])
+def test_a_first_view_that_is_no_part_is_refused(part):
+    with pytest.raises(UsageError, match=f"above 0 and at most 1, got {part:g}"):
+        GridPlace(13, height=HEIGHT, width=WIDTH, size=SIZE, first_view=part)
