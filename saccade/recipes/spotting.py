@@ -14,6 +14,7 @@ from torch.nn import functional
 from saccade.models.diff_ram import DifferentiableRam
 from saccade.models.edram import Edram, edram_loss
 from saccade.models.spatial_transformer_net import SpatialTransformerNet
+from saccade.objectives import answers_loss
 from saccade.recipes.opened import OpenRun
 from saccade.recipes.seeing import error_of, held_out, one_image
 from saccade.sensors.gaussian_bank import grid_windows
@@ -47,15 +48,14 @@ def diff_ram_model(settings: DiffRamSettings) -> DifferentiableRam:
 
 
 def diff_ram_job(settings: DiffRamSettings, data: Path | None) -> Job:
-    """Scenes anew in every epoch; the last few answers are taught."""
+    """Scenes anew in every epoch; the answers before the last are taught, too."""
 
     def loss(model: nn.Module, batch: ImageBatch) -> LossOut:
         looked = _of(model, DifferentiableRam).look(batch.images)
-        logits = looked.logits[:, -settings.n_taught :]
-        targets = batch.labels.repeat_interleave(logits.shape[1])
-        answer = functional.cross_entropy(logits.flatten(0, 1), targets)
+        answers = looked.logits[None]  # one sample: nothing is drawn
+        taught = answers_loss(answers, batch.labels, early_weight=settings.early_weight)
         logged = {"wrong": _wrong(looked.logits, batch)}
-        return LossOut(answer, n=len(batch.labels), logged=logged)
+        return LossOut(taught.loss, n=len(batch.labels), logged=logged)
 
     return _job(settings, data, model=diff_ram_model(settings), loss=loss)
 
