@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,10 +39,14 @@ class DifferentiableRam(nn.Module):
 
     Where we differ: a hidden layer is between the patch and the LSTM and is told where the glimpse
     was (centre, log of stride and of width), as in RAM; there is an answer after every glimpse, so
-    that early ones can be taught, too; and the first look may be at the middle part of the image.
+    that early ones can be taught, too; the first look may be at the middle part of the image; and
+    the gradient through a glimpse's place may be restrained: a chain of places that depend on each
+    other makes it a hundred times longer for some images than for others, which then drown them.
 
     Args:
         first_view: The part of the image's side that every glimpse has before anything is learnt.
+        restraint: No image's gradient through a place is longer than so many times that of the
+            median image; 0: all are as they are.
 
     >>> model = DifferentiableRam(size=(11, 13), n_classes=5, n_glimpses=2, patch=3, d_hidden=7)
     >>> model(torch.zeros(2, 11, 13)).shape
@@ -57,9 +62,10 @@ class DifferentiableRam(nn.Module):
         patch: int = 12,
         d_hidden: int = 256,
         first_view: float = 1.0,
+        restraint: float = 0.0,
     ) -> None:
         super().__init__()
-        self.size, self.n_glimpses = size, n_glimpses
+        self.size, self.n_glimpses, self.restraint = size, n_glimpses, restraint
         height, width = size
         self.place = GridPlace(
             d_hidden, height=height, width=width, size=patch, first_view=first_view
@@ -80,7 +86,7 @@ class DifferentiableRam(nn.Module):
         state = self.core.start(len(images))
         hiddens, grids, patches = [], [], []
         for _ in range(self.n_glimpses):
-            grid = self.place(state.hidden)
+            grid = self.place(restrained(state.hidden, self.restraint))
             patch = gaussian_read(images[:, None], self.place.bank(grid))[:, 0]
             seen = torch.cat([patch.flatten(1), _where(grid)], dim=1)
             state = self.core.step(self.glimpse(seen).relu(), state).state
@@ -89,6 +95,29 @@ class DifferentiableRam(nn.Module):
             patches.append(patch)
         logits = self.answer(torch.stack(hiddens, dim=1))
         return Looks(logits, tuple(grids), tuple(patches))
+
+
+def restrained(
+    hidden: Float[Tensor, "batch d_hidden"], most: float
+) -> Float[Tensor, "batch d_hidden"]:
+    """The same numbers; no row's gradient is longer than ``most`` times that of the median row.
+
+    >>> x = torch.ones(3, 1, requires_grad=True)
+    >>> (restrained(x, 2.0) * torch.tensor([[1.0], [-2.0], [50.0]])).sum().backward()
+    >>> x.grad.flatten()
+    tensor([ 1., -2.,  4.])
+    """
+    if most == 0 or not hidden.requires_grad:
+        return hidden
+    passed = hidden.view_as(hidden)  # a tensor of its own: other uses of the state are free
+    passed.register_hook(partial(_cut, most))
+    return passed
+
+
+def _cut(most: float, gradient: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
+    lengths = gradient.norm(dim=1, keepdim=True)
+    limit = most * lengths.median()
+    return gradient * (limit / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).clamp_max(1.0)
 
 
 def _where(grid: GaussianGrid) -> Float[Tensor, "batch 4"]:

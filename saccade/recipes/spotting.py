@@ -44,6 +44,7 @@ def diff_ram_model(settings: DiffRamSettings) -> DifferentiableRam:
         patch=settings.patch,
         d_hidden=settings.d_hidden,
         first_view=settings.first_view,
+        restraint=settings.restraint,
     )
 
 
