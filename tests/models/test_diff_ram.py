@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.models.diff_ram import DifferentiableRam
+from saccade.models.diff_ram import DifferentiableRam, restrained
 from saccade.sensors.gaussian_bank import gaussian_filters, gaussian_read
 
 BATCH, HEIGHT, WIDTH, CLASSES, GLIMPSES, PATCH = 2, 11, 13, 5, 3, 4
@@ -55,6 +55,31 @@ def test_the_answer_alone_moves_the_glimpses():
         losses.append(loss.item())
     assert losses[-1] < 0.2 < losses[0]
     assert ram.place.parameters_of.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize("most", [0.0, 0.5, 3.0])
+def test_restraint_shortens_the_gradients_of_rows_that_are_too_long_and_no_other(most):
+    x = torch.randn(7, 5, requires_grad=True)
+    pull = torch.randn(7, 5) * torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 30.0, 0.0])[:, None]
+    (restrained(x, most) * pull + x * 2).sum().backward()
+    lengths = pull.norm(dim=1)
+    limit = most * lengths.sort().values[3] if most else lengths.max()
+    for row in range(7):
+        part = min(1.0, (limit / lengths[row]).item()) if lengths[row] else 1.0
+        torch.testing.assert_close(x.grad[row], part * pull[row] + 2)
+
+
+def test_restraint_changes_what_is_learnt_and_nothing_that_is_seen():
+    images, found, taught = torch.rand(5, HEIGHT, WIDTH), [], []
+    for restraint in (0.0, 1e9, 0.1):
+        ram = model(restraint=restraint)
+        torch.nn.init.normal_(ram.place.parameters_of.weight)
+        logits = ram.look(images).logits
+        found.append(logits)
+        taught.append(torch.autograd.grad(logits.square().sum(), ram.glimpse.weight)[0])
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    torch.testing.assert_close(taught[0], taught[1])
+    assert not torch.allclose(taught[0], taught[2])
 
 
 def test_bad_images_and_glimpses_are_refused():
