@@ -33,8 +33,8 @@ class DiffRamSettings:
     d_hidden: int = 256
     """Numbers in its state."""
     first_view: float = 0.5
-    """The part of the scene's side that a look spans at first. A digit has a quarter: from the
-    whole, a patch this small shows nothing of its shape, and for long nothing is learnt."""
+    """The part of the scene's side that a look spans at first. A digit has a quarter: of the whole,
+    a patch this small shows little of its shape, and chance is left later."""
     restraint: float = 4.0
     """No scene's gradient through a place is longer than so many median ones; 0: all may be."""
     early_weight: float = 7.0
