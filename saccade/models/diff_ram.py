@@ -41,7 +41,7 @@ class DifferentiableRam(nn.Module):
     was (centre, log of stride and of width), as in RAM; there is an answer after every glimpse, so
     that early ones can be taught, too; the first look may be at the middle part of the image; and
     the gradient through a glimpse's place may be restrained: a chain of places that depend on each
-    other makes it a hundred times longer for some images than for others, which then drown them.
+    other makes it many times longer for some images than for others, which then drown in it.
 
     Args:
         first_view: The part of the image's side that every glimpse has before anything is learnt.
