@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.cells.lstm import LstmCell, LstmState
+from saccade.models.location_network import LocationNetwork
 from saccade.objectives import LabelledBaseline, of_right_answer
 from saccade.objectives.variational import SampledBound, sampled_bound
-from saccade.sensors.coordinates import check_images, unrounded
+from saccade.sensors.coordinates import check_images
 from saccade.sensors.retina import Retina, SummedImages, sum_images
 
 COARSE = 20  # pixels of the side of what the context network sees
@@ -59,9 +60,9 @@ class Dram(nn.Module):
     there are no more (`read_objects`).
 
     Where we differ: the glimpse network has two layers of filters that go two pixels at a time,
-    where the paper has three; the emission network normalises the state and has a hidden layer, as
-    in `saccade.models.ram`; and there is an answer after each look, which may be taught, and tells
-    what the look was worth (`dram_loss`).
+    where the paper has three; the emission network keeps to the image (`LocationNetwork`); and
+    there is an answer after each look, which may be taught, and tells what the look was worth
+    (`dram_loss`).
 
     Training first walks a path and then goes over it again with all glimpses at once, because
     places are constants to the gradient: it takes less time than a tape along the walk.
@@ -95,7 +96,7 @@ class Dram(nn.Module):
     ) -> None:
         super().__init__()
         retina.check(*size)
-        self.size, self.retina, self.reach, self.is_backward = size, retina, reach, is_backward
+        self.size, self.retina, self.is_backward = size, retina, is_backward
         self.n_objects, self.n_glimpses = n_objects, n_glimpses
         self.register_buffer("std", torch.tensor(std))
         self.context = _Context(d_hidden)
@@ -106,13 +107,7 @@ class Dram(nn.Module):
         self.where = nn.Sequential(of_place, nn.ReLU())
         self.lower = LstmCell(d_hidden, d_hidden)
         self.upper = LstmCell(d_hidden, d_hidden)
-        self.mean = nn.Sequential(
-            nn.LayerNorm(d_hidden),
-            nn.Linear(d_hidden, d_hidden),
-            nn.ReLU(),
-            nn.Linear(d_hidden, 2),
-            nn.Tanh(),
-        )
+        self.mean = LocationNetwork(d_hidden, d_hidden=d_hidden, reach=reach)
         self.answer = nn.Linear(d_hidden, n_classes)
         self.baseline = LabelledBaseline(d_hidden, n_classes)
 
@@ -156,7 +151,7 @@ class Dram(nn.Module):
         lower, upper, guide = self.lower.start(rows), self._start(context), context
         patches, places = [], []
         for _ in range(self.n_objects * self.n_glimpses):
-            place = self._mean(guide)
+            place = self.mean(guide)
             if is_drawn:
                 place = place + self.std * torch.randn_like(place)
             patch = self.retina.look_again(images, place.view(n, -1, 2)).flatten(2).flatten(0, 1)
@@ -176,12 +171,8 @@ class Dram(nn.Module):
     def _log_prob(
         self, places: Float[Tensor, "rows glimpse 2"], before: Float[Tensor, "rows glimpse d"]
     ) -> Float[Tensor, "rows glimpse"]:
-        off = (places - self._mean(before)) / self.std
+        off = (places - self.mean(before)) / self.std
         return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
-
-    def _mean(self, guide: Float[Tensor, "*any d_hidden"]) -> Float[Tensor, "*any 2"]:
-        with unrounded(guide):
-            return self.reach * self.mean(guide.to(self.std))
 
 
 class _What(nn.Module):

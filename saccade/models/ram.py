@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.models.location_network import LocationNetwork
 from saccade.models.ram_gradient import GlimpsePath, GlimpseWeights, states_along
 from saccade.objectives import LabelledBaseline
 from saccade.sensors.coordinates import check_images
@@ -49,10 +50,8 @@ class Ram(nn.Module):
     look; that of the baseline does not.
 
     Where we differ: the first glimpse is at the centre instead of somewhere, so that a trained
-    model has one answer. The state is normalised before the location network, since it grows from
-    glimpse to glimpse, and the gaze would drift outwards with it. The mean goes through one hidden
-    layer, and through a tanh times ``reach``, because a policy that runs out of the image early
-    does not come back. And there is an answer after each glimpse, which may be taught and rewarded
+    model has one answer. The location network keeps to the image (`LocationNetwork`). And there is
+    an answer after each glimpse, which may be taught and rewarded
     (`saccade.objectives.stepwise_loss`); only the last one is the model's.
 
     Args:
@@ -85,7 +84,7 @@ class Ram(nn.Module):
     ) -> None:
         super().__init__()
         retina.check(*size)
-        self.size, self.retina, self.policy, self.reach = size, retina, policy, reach
+        self.size, self.retina, self.policy = size, retina, policy
         self.n_glimpses = 1 if policy == "central" else n_glimpses
         self.register_buffer("std", torch.tensor(std))
         self.of_patch = nn.Linear(retina.d_patch, d_glimpse)
@@ -94,13 +93,7 @@ class Ram(nn.Module):
         self.where = nn.Linear(d_glimpse, d_hidden, bias=False)
         self.read = nn.Linear(d_hidden, d_hidden)
         self.keep = nn.Linear(d_hidden, d_hidden, bias=False)
-        self.mean = nn.Sequential(
-            nn.LayerNorm(d_hidden),
-            nn.Linear(d_hidden, d_glimpse),
-            nn.ReLU(),
-            nn.Linear(d_glimpse, 2),
-            nn.Tanh(),
-        )
+        self.mean = LocationNetwork(d_hidden, d_hidden=d_glimpse, reach=reach)
         self.answer = nn.Linear(d_hidden, n_classes)
         self.baseline = LabelledBaseline(d_hidden, n_classes)
 
@@ -154,7 +147,7 @@ class Ram(nn.Module):
                 now.states.addmm_(path.states[step - 1], weights.keep.T)
             now.states.relu_()
             if step + 1 < self.n_glimpses:
-                centre = self._mean(now.states).view_as(centre) + noise[step]
+                centre = self.mean(now.states).view_as(centre) + noise[step]
         return path
 
     def _noise(
@@ -182,15 +175,12 @@ class Ram(nn.Module):
     def _log_prob(
         self, places: Float[Tensor, "chosen rows 2"], before: Float[Tensor, "chosen rows d_hidden"]
     ) -> Float[Tensor, "chosen rows"]:
-        off = (places - self._mean(before)) / self.std
+        off = (places - self.mean(before)) / self.std
         return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
 
     def set_std(self, std: float) -> None:
         """Draw places more or less widely from now on."""
         self.std.fill_(std)
-
-    def _mean(self, state: Float[Tensor, "*any d_hidden"]) -> Float[Tensor, "*any 2"]:
-        return self.reach * self.mean(state)
 
 
 def _empty_path(weights: GlimpseWeights, n_glimpses: int, rows: int) -> GlimpsePath:

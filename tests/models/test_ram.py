@@ -71,7 +71,7 @@ def test_the_gradient_written_out_is_that_of_torchs_tape(images, loss):
         [by_the_equations(model, images, each) for each in looked.centres]
     )  # [sample, batch, glimpse, d_hidden]
     before = states[:, :, :-1]
-    means = model.reach * model.mean(before)
+    means = model.mean(before)
     log_prob = Normal(means, model.std).log_prob(looked.centres[:, :, 1:].detach()).sum(-1)
     torch.testing.assert_close(looked.log_prob, log_prob)
     baseline = model.baseline(before.detach())[..., 1]
@@ -105,14 +105,14 @@ def test_the_first_glimpse_is_at_the_centre_and_the_answer_is_at_the_means(image
     looked = model.look(images, is_drawn=False)
     assert (looked.centres[:, :, 0] == 0).all()
     torch.testing.assert_close(model(images), looked.logits[0, :, -1])
-    means = model.reach * model.mean(looked.states[:, :, :-1])
+    means = model.mean(looked.states[:, :, :-1])
     torch.testing.assert_close(looked.centres[:, :, 1:], means)
 
 
 def test_drawn_places_spread_by_std_around_the_means(images):
     model = make(std=0.2)
     looked = model.look(images, n_samples=500, is_drawn=True)
-    off = looked.centres[:, :, 1:] - model.reach * model.mean(looked.states[:, :, :-1])
+    off = looked.centres[:, :, 1:] - model.mean(looked.states[:, :, :-1])
     n = off.numel()
     assert abs(off.mean().item()) < 4 * 0.2 / math.sqrt(n)
     assert off.std().item() == pytest.approx(0.2, rel=4 / math.sqrt(2 * n))
@@ -127,12 +127,6 @@ def test_samples_of_an_image_are_passes_over_that_image(images):
     torch.testing.assert_close(
         looked.logits[:, :, -1], model(images).expand(SAMPLES, -1, -1), atol=1e-3, rtol=1e-3
     )
-
-
-def test_no_mean_is_beyond_its_reach(images):
-    model = make(reach=0.3)
-    torch.nn.init.constant_(model.mean[3].bias, 50.0)
-    assert model.look(images, is_drawn=False).centres.abs().max() <= 0.3 + 1e-6
 
 
 def test_random_glimpses_are_anywhere_and_do_not_heed_the_image(images):
