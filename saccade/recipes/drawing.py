@@ -109,7 +109,8 @@ def _digit_trace(model: Draw, image: Float[Tensor, "1 height width"], *, title: 
     return ImageTrace(
         kind="canvas",
         image=image[0],
-        steps=tuple(f"{nats:.0f} nats" for nats in drawn.kl[0].tolist()),
+        # What the strokes so far have told of the image.
+        steps=tuple(f"{nats:.0f} nats" for nats in drawn.kl[0].cumsum(0).tolist()),
         outlines=torch.stack(windows, dim=1) if windows else torch.zeros(model.n_steps, 0, 4, 2),
         pictures=pictures,
         title=title,

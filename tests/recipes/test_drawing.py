@@ -65,6 +65,10 @@ def test_a_digit_drawn_again_shows_the_canvas_growing(runs, tmp_path, name, wind
     canvas = trace.pictures["canvas"]
     assert canvas.shape == (STEPS, 28, 28) and canvas.min() >= 0 and canvas.max() <= 1
     torch.testing.assert_close(trace.image_at(1), canvas[1])
+    told = [int(step.removesuffix(" nats")) for step in trace.steps]
+    assert told == sorted(told)  # a stroke takes nothing back
+    latent = torch.stack([run.model(trace.image[None]).kl.sum() for _ in range(9)])
+    assert latent.min() - 1 < told[-1] < latent.max() + 1
     save_trace(tmp_path / "trace", trace)
     torch.testing.assert_close(load_trace(tmp_path / "trace").pictures["canvas"], canvas)
 
