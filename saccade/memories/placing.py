@@ -36,6 +36,18 @@ def cut(emitted: Float[Tensor, "batch head d_head"], d_slot: int) -> HeadNumbers
     return HeadNumbers(*emitted.split((d_slot, 2, 1, moves), dim=2))
 
 
+def move_on(emitted: Float[Tensor, "head d_head"], d_slot: int) -> None:
+    """Bend numbers of heads, in place, so that a head mostly goes on by one slot and stays sharp.
+
+    For what an untrained controller says: the gate then keeps 95 % of the weights before, and of
+    the moves the next one is seven times as likely as any other.
+    """
+    said = cut(emitted[None], d_slot)
+    said.positive[..., 1] += 2
+    said.gate[:] -= 3
+    said.shift[..., said.shift.shape[2] // 2 + 1] += 2
+
+
 def place_heads(
     emitted: Float[Tensor, "batch head d_head"],
     memory: Float[Tensor, "batch slot d_slot"],

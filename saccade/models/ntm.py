@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from saccade.attention.read import read
 from saccade.cells import LstmCell, LstmState
-from saccade.memories.placing import place_heads
+from saccade.memories.placing import move_on, place_heads
 from saccade.memories.slots import write_slots
 
 
@@ -50,7 +50,9 @@ class Ntm(nn.Module):
     are tanhs. The memory begins empty, and every head begins on the first slot: nothing learnt
     depends on how many slots there are, and `run` may be given more than in training. A memory that
     begins constant is also what Collier and Beel, 2018 (https://arxiv.org/abs/1807.08518) found to
-    learn fastest.
+    learn fastest. An untrained head moves on by one slot a step and stays sharp, like that of a
+    tape recorder: one that may go anywhere blurs over the whole tape within a few steps, and what
+    was written there can no longer be told apart.
 
     Args:
         reach: How many slots to each side a head may move at a step.
@@ -80,6 +82,8 @@ class Ntm(nn.Module):
         self.d_head = d_slot + 3 + 2 * reach + 1
         d_heads = (n_reads + n_writes) * self.d_head
         self.emit = nn.Linear(d_hidden, d_heads + n_writes * 2 * d_slot)
+        with torch.no_grad():
+            move_on(self.emit.bias[:d_heads].unflatten(0, (-1, self.d_head)), d_slot)
         self.output = nn.Linear(d_hidden + n_reads * d_slot, d_output)
 
     def forward(

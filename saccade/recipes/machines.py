@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
@@ -14,11 +14,12 @@ BitTask = Literal["copy", "repeat-copy", "recall", "sort"]
 TRAINING = TrainConfig(
     steps=10_000,
     minutes=40.0,
-    learning_rate=1e-3,
+    learning_rate=3e-3,
     clip=10.0,
     schedule="linear",
     validate_steps=250,
 )
+SHORTER = replace(TRAINING, steps=5000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +101,10 @@ def _recipe(  # noqa: PLR0913  these are a recipe's own fields
 
 RECIPES = (
     _recipe(
-        MachineSettings(),
+        MachineSettings(training=SHORTER),
         about="A Neural Turing Machine learns to copy up to 20 vectors of bits, and copies 80.",
         source=f"{GRAVES}, section 4.1",
-        minutes=15.0,
+        minutes=5.0,
         metric="wrong_bits",
         at_least=0.01,
         beside={"wrong_bits_40": 0.1, "wrong_bits_80": 1.0},
@@ -172,11 +173,17 @@ RECIPES = (
     ),
     _recipe(
         MachineSettings(
-            system="dnc", task="recall", d_bits=6, lengths=(2, 6), tested=(6,), n_slots_tested=32
+            system="dnc",
+            task="recall",
+            d_bits=6,
+            lengths=(2, 6),
+            tested=(6,),
+            n_slots_tested=32,
+            training=SHORTER,
         ),
         about="A Differentiable Neural Computer is shown an item again, and says the next one.",
         source=f"{GRAVES}, section 4.3, which the paper takes over",
-        minutes=15.0,
+        minutes=10.0,
         metric="right",
         at_least=99.0,
         note="Per cent of sequences without a wrong bit; three vectors of six bits an item.",

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from saccade.memories.addressing import content_weights, locate
-from saccade.memories.placing import cut, place_heads
+from saccade.memories.placing import cut, move_on, place_heads
 
 BATCH, HEADS, SLOTS, WIDTH = 2, 3, 7, 5
 
@@ -56,3 +56,14 @@ def test_the_gradient_agrees_with_differences():
     emitted, memory, previous = given(1, dtype=torch.float64)
     memory = torch.randn(BATCH, SLOTS, WIDTH, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(place_heads, (emitted, memory, previous))
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_a_head_that_is_told_to_move_on_walks_along_an_empty_tape(reach):
+    heads = torch.zeros(1, WIDTH + 4 + 2 * reach)
+    move_on(heads, WIDTH)
+    memory, weights = torch.zeros(1, SLOTS, WIDTH), torch.eye(SLOTS)[None, :1]
+    for step in range(1, SLOTS):
+        weights = place_heads(heads[None], memory, weights)
+        assert weights[0, 0].argmax() == step
+        assert weights[0, 0, step] > 0.8

@@ -52,8 +52,8 @@ def test_figures_count_wrong_bits_and_right_sequences(name, runs):
     length = run.settings.tested[0]
     test = taping.bit_batch(run.settings, length, batch=40, seed=taping.TEST_SEED, length=length)
     wrong = []
-    for row in range(40):
-        said = run.model.run(test.inputs[row][None], 19).logits[0]
+    # All at once: a sparse memory chooses slots, and rounding may tip the choice of a single one.
+    for row, said in enumerate(run.model.run(test.inputs, 19).logits):
         wrong.append(
             sum(
                 int((said[at, bit] > 0).item() != bool(test.targets[row, at, bit]))
