@@ -47,7 +47,7 @@ SINGLE = Recipe(
     published=None,
     source="https://arxiv.org/abs/1506.02025, section 4.1",
     note="The paper has 1.7 on other clutter: 16 pieces of 6 x 6.",
-    minutes=30.0,
+    minutes=15.0,
     settings=StnSettings(),
     build=Later("spotting.stn_job"),
     restore=Later("spotting.stn_model", takes=1),
