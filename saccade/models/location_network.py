@@ -29,7 +29,10 @@ class LocationNetwork(nn.Sequential):
         )
         self.reach = reach
 
-    def forward(self, state: Float[Tensor, "*any d_state"]) -> Float[Tensor, "*any 2"]:
+    def forward(
+        self,
+        input: Float[Tensor, "*any d_state"],  # noqa: A002  as nn.Sequential calls it
+    ) -> Float[Tensor, "*any 2"]:
         """The mean for each state, exact even where a training rounds."""
-        with unrounded(state):
-            return self.reach * super().forward(state.to(self[1].weight.dtype))
+        with unrounded(input):
+            return self.reach * super().forward(input.to(next(self.parameters()).dtype))

@@ -92,7 +92,7 @@ RECIPES = (
         name="memn2n-babi",
         about="Three soft looks at the facts answer all 20 kinds of bAbI questions, 1k each.",
         system="memn2n",
-        settings=MemN2NSettings(),
+        settings=MemN2NSettings(is_rectified=True),
         make_model=make_model,
         loss_of=loss_of,
         at=start_linear,
@@ -100,7 +100,8 @@ RECIPES = (
         at_least=14.0,
         published=12.4,
         source=f"{PAPER}, table 1, joint",
-        note="Theirs is the best of ten trainings by training error, ours of five.",
+        note="Theirs is the best of ten trainings by training error, ours of five, with a ReLU on "
+        "half of the state, which theirs has with 10k questions only.",
         minutes=25.0,
     ),
     story_recipe(
