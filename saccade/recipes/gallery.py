@@ -18,8 +18,9 @@ from saccade.training import RunFolder
 HEADING = """\
 # Gallery
 
-Where trained systems look. An outline is a window that was looked at (or written through), its
-number the step; beside the image is what was seen, and below each what would have been answered.
+Where trained systems look. On an image an outline is a window that was looked at (or written
+through), its number the step; beside the image is what was seen, and below each what would have
+been answered. On a tape, a text or a recording the darker a cell, the more weight it had.
 """
 
 
