@@ -8,9 +8,9 @@ from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
 TRAINING = TrainConfig(
-    steps=25_000,
-    minutes=40.0,
-    learning_rate=2e-3,
+    steps=30_000,
+    minutes=50.0,
+    learning_rate=5e-3,
     clip=1.0,
     schedule="linear",
     warmup=200,
@@ -32,7 +32,7 @@ class HamSettings:
     """Numbers that a node of the tree holds."""
     d_hidden: int = 32
     """Units of the controller."""
-    batch: int = 50
+    batch: int = 100
     """Sequences in a batch."""
     n_valid: int = 200
     """Sequences to choose the best weights by."""
@@ -53,7 +53,7 @@ RECIPES = (
         source="https://arxiv.org/abs/1602.03218, section 4.2",
         note="Per cent of items said right, key and value, at their place; in each step one leaf "
         "is read. The paper sorts 32 items, and is nearly without error.",
-        minutes=20.0,
+        minutes=25.0,
         settings=HamSettings(),
         build=Later("tree_sorting.ham_job", takes=1),
         restore=Later("tree_sorting.ham_model", takes=1),

@@ -11,9 +11,12 @@ BATCH, ITEMS, D_ITEM, D_OUTPUT, NODE, HIDDEN = 2, 5, 3, 7, 11, 13
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return HierarchicalAttentiveMemory(
+    memory = HierarchicalAttentiveMemory(
         d_item=D_ITEM, d_output=D_OUTPUT, d_node=NODE, d_hidden=HIDDEN
     )
+    torch.nn.init.normal_(memory.joined.weight)
+    torch.nn.init.normal_(memory.joined.bias)
+    return memory
 
 
 @pytest.fixture
@@ -22,7 +25,9 @@ def items():
 
 
 def joined(model, left, right):
-    return (left + right) / 2 + model.join(torch.cat([left, right]))
+    node = (left + right) / 2 + model.join(torch.cat([left, right]))
+    node = (node - node.mean()) / (node.var(correction=0) + model.joined.eps).sqrt()
+    return node * model.joined.weight + model.joined.bias
 
 
 def rewritten(model, leaf, h):
