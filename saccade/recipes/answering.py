@@ -40,8 +40,10 @@ def story_job(
     """All tasks together, in batches that hold some of each."""
     splits = read_babi(settings.size, data, tasks=settings.tasks)
     vocabulary = story_vocabulary([*splits.train, *splits.valid, *splits.test])
+    slow = [question for question in splits.train if question.task in settings.slow_tasks]
     train, valid = (
-        Stories.of(part, vocabulary, most=settings.n_facts) for part in (splits.train, splits.valid)
+        Stories.of(part, vocabulary, most=settings.n_facts)
+        for part in ([*splits.train, *slow * (settings.n_repeats - 1)], splits.valid)
     )
     seed, n_steps = settings.training.seed, _n_steps(settings, len(train))
 

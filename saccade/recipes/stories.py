@@ -41,6 +41,10 @@ class StorySettings:
     """1k or 10k questions to learn from in each task."""
     tasks: tuple[int, ...] = TASKS
     """Which of the twenty tasks; all are learnt by one model."""
+    slow_tasks: tuple[int, ...] = ()
+    """Tasks that are learnt slowly: their questions come `n_repeats` times in each epoch."""
+    n_repeats: int = 4
+    """How often questions of slow tasks come for once of the others."""
     n_facts: int = 50
     """How many facts are kept, the latest ones."""
     batch: int = 64

@@ -45,6 +45,18 @@ def runs(tmp_path_factory, data_dir):
     return run
 
 
+def test_questions_of_slow_tasks_come_again_in_each_epoch(data_dir):
+    recipe = find_recipe("dmn-babi-10k")
+    assert recipe.build is not None
+    changes = ["size=1k", "tasks=1,4,15", "slow_tasks=4,15", "n_repeats=3"]
+    job = recipe.build(with_settings(recipe.settings, changes), data_dir)
+    counts = torch.zeros(16, dtype=torch.long)
+    for batch in job.batches(0):
+        counts += batch.task.bincount(minlength=16)
+    assert counts[1] == 900
+    assert counts[4] == counts[15] == 2700
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_small_run_learns_and_its_figure_is_the_mean_over_tasks(name, runs, data_dir):
     folder, figures = runs(name)
