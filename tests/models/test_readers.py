@@ -115,18 +115,27 @@ def test_the_attentive_reader_is_its_equations(batch, asks_from, looks_at):
 @torch.no_grad()
 def test_the_impatient_reader_is_its_equations(batch, asks_from, looks_at):
     model = make(ImpatientReader, asks_from=asks_from, looks_at=looks_at, score="dot")
+    for added in (model.word_query, model.read_query, model.again):
+        added.reset_parameters()  # they begin at zero
     logits, weights = model.read(batch)
     for row in range(len(batch.rows)):
         places, states, values, asked, u = ask_by_loops(model, batch, row)
         found = torch.zeros(2 * D_HIDDEN + D_EMBED)
         for step, q in enumerate(asked):
-            query = model.word_query.weight @ q + model.read_query.weight @ found
+            query = u + model.word_query.weight @ q + model.read_query.weight @ found
             shares = torch.stack([query @ y for y in states]).softmax(0)
             torch.testing.assert_close(weights[row, step, places], shares)
             read = sum(s * v for s, v in zip(shares, values, strict=True))
             found = read + torch.tanh(model.again.weight @ found)
         torch.testing.assert_close(logits[row], answer_by_loops(model, found, u))
         assert (weights[row, len(asked) :] == 0).all()
+
+
+@torch.no_grad()
+def test_the_impatient_reader_begins_as_an_attentive_one(batch):
+    attentive, impatient = make(AttentiveReader), make(ImpatientReader)
+    impatient.load_state_dict(attentive.state_dict(), strict=False)
+    torch.testing.assert_close(impatient(batch), attentive(batch))
 
 
 @torch.no_grad()
