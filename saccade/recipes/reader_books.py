@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Ten times through the questions, at 740 batches each time.
 TRAINING = TrainConfig(steps=7400, minutes=45.0, learning_rate=0.003, clip=5.0, schedule="linear")
-# It looks some thirty times in a row: at the rate of the others its loss is at chance after 500 steps.
+# It looks some thirty times in a row: at the rate of the others it is at chance after 500 steps.
 TRAINING_IMPATIENT = replace(TRAINING, learning_rate=0.001, clip=1.0)
 Reader = Literal[
     "attentive", "impatient", "deep-lstm", "max-frequency", "exclusive-frequency", "nearest"
