@@ -44,7 +44,7 @@ class HierarchicalAttentiveMemory(nn.Module):
     with the logarithm of the number of cells. Where we differ: it is trained by the soft form of
     the paper's appendix A, in which a step reads the mean over all leaves, weighed by how likely
     they are to be reached, and writes each as far; its gradient is exact, where the sampled form
-    needs REINFORCE. A trained one turns either way with near certainty, and the two forms agree.
+    needs REINFORCE. The two forms agree where every turn is certain.
     EMBED, JOIN, SEARCH, H and T have one hidden layer each; JOIN adds what it makes to the mean of
     the two, so that what a leaf holds can reach the root of a tree that is not trained yet. What
     EMBED, JOIN and H make has its mean and its variance normalised: gradients through many writes
