@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
 
+# Equal keys must be told from neighbouring ones: after 3,000 steps Adam, at half this rate, says
+# 86 % of the items right, Muon 99 %.
 TRAINING = TrainConfig(
-    steps=30_000,
+    steps=12_000,
     minutes=50.0,
-    learning_rate=5e-3,
+    optimiser="muon",
+    learning_rate=0.01,
     clip=1.0,
     schedule="linear",
     warmup=200,
@@ -32,7 +35,7 @@ class HamSettings:
     """Numbers that a node of the tree holds."""
     d_hidden: int = 32
     """Units of the controller."""
-    batch: int = 100
+    batch: int = 200
     """Sequences in a batch."""
     n_valid: int = 200
     """Sequences to choose the best weights by."""
@@ -53,7 +56,7 @@ RECIPES = (
         source="https://arxiv.org/abs/1602.03218, section 4.2",
         note="Per cent of items said right, key and value, at their place; in each step one leaf "
         "is read. The paper sorts 32 items, and is nearly without error.",
-        minutes=25.0,
+        minutes=15.0,
         settings=HamSettings(),
         build=Later("tree_sorting.ham_job", takes=1),
         restore=Later("tree_sorting.ham_model", takes=1),

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from saccade.errors import UsageError
 
-Optimiser = Literal["adam", "adamw", "sgd", "rmsprop"]
+Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "muon"]
 Schedule = Literal["constant", "warmup-inverse-sqrt", "linear", "cosine", "plateau-halving"]
 Precision = Literal["float32", "bfloat16"]
 
@@ -31,15 +31,15 @@ class TrainConfig:
     minutes: float = 0.0
     """How long, validation included; 0: no limit."""
     optimiser: Optimiser = "adam"
-    """adam, adamw, sgd or rmsprop."""
+    """adam, adamw, sgd, rmsprop, or muon on matrices with adam on the rest."""
     learning_rate: float = 1e-3
     """The highest rate of the schedule."""
     betas: tuple[float, float] = (0.9, 0.999)
     """How slowly adam's two averages follow the gradient and its square."""
     momentum: float = 0.0
-    """Of sgd and rmsprop."""
+    """Of sgd and rmsprop; muon's is 0.95."""
     weight_decay: float = 0.0
-    """Pulls matrices (not biases and scales) towards zero; apart from the gradient with adamw."""
+    """Pulls matrices (not biases) towards zero; with adamw and muon apart from the gradient."""
     clip: float = 1.0
     """The gradient's norm is cut to this; 0: never."""
     schedule: Schedule = "constant"

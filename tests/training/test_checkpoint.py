@@ -39,7 +39,7 @@ def saved(tmp_path):
     return tmp_path / "c"
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "muon"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_an_optimiser_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(name, momentum):
     torch.manual_seed(0)

@@ -19,7 +19,11 @@ def test_all_that_is_wrong_is_told_at_once():
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("optimiser", "adma", "optimiser: expected one of adam, adamw, sgd, rmsprop; got 'adma'"),
+        (
+            "optimiser",
+            "adma",
+            "optimiser: expected one of adam, adamw, sgd, rmsprop, muon; got 'adma'",
+        ),
         ("schedule", "up", "schedule: expected one of constant, warmup-inverse-sqrt, linear"),
         ("precision", "half", "precision: expected one of float32, bfloat16; got 'half'"),
         ("halve_after", 0, "halve_after: expected 1 or more, got 0"),

@@ -44,6 +44,51 @@ def test_each_is_torchs_plain_one(model, name, plain):
         torch.testing.assert_close(mine, its)
 
 
+def test_muon_turns_a_matrix_by_an_orthogonal_step_and_adam_moves_the_rest():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 4))
+    table, matrix, bias = (weight.detach().clone() for weight in model.parameters())
+    config = TrainConfig(optimiser="muon", learning_rate=0.01)
+    optimiser = make_optimiser(model, config)
+    model(torch.arange(7)).square().sum().backward()
+    gradient = model[1].weight.grad.clone()
+    optimiser.step()
+    step = (model[1].weight.detach() - matrix) / (0.01 * 0.2 * 6**0.5)
+    left, _, right = torch.linalg.svd(gradient, full_matrices=False)
+    # By Newton and Schulz the singular values come to about one, and the directions stay.
+    turned = left.T @ -step @ right.T
+    assert ((turned.diag() > 0.6) & (turned.diag() < 1.3)).all(), turned.diag()
+    assert (turned - turned.diag().diag()).abs().max() < 0.05
+    for before, now in ((table, model[0].weight), (bias, model[1].bias)):
+        moved = (now - before).abs()  # Adam's first step is the rate, wherever there is a gradient
+        torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=1e-6)
+
+
+def test_muon_has_one_rate_and_decays_matrices_only(model):
+    config = TrainConfig(optimiser="muon", weight_decay=0.1)
+    optimiser = make_optimiser(model, config, rates={"2.": 0.5})
+    set_rate(optimiser, 0.2)
+    rates, decays = (
+        {id(w): g[field] for g in optimiser.param_groups for w in g["params"]}
+        for field in ("lr", "weight_decay")
+    )
+    for name, weight in model.named_parameters():
+        assert rates[id(weight)] == (0.1 if name.startswith("2.") else 0.2), name
+        assert decays[id(weight)] == (0.1 if weight.dim() == 2 else 0.0), name
+    before = [weight.detach().clone() for weight in model.parameters()]
+    set_rate(optimiser, 0.0)
+    one_step(model, optimiser)
+    for weight, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(weight, old)
+
+
+def test_muon_goes_without_matrices_and_without_all_else():
+    for model in (nn.LayerNorm(3), nn.Linear(3, 2, bias=False)):
+        before = model.weight.detach().clone()
+        one_step(model, make_optimiser(model, TrainConfig(optimiser="muon")))
+        assert not torch.equal(model.weight, before)
+
+
 def test_only_matrices_decay(model):
     optimiser = make_optimiser(model, TrainConfig(optimiser="adamw", weight_decay=0.1))
     decays = {id(w): g["weight_decay"] for g in optimiser.param_groups for w in g["params"]}
