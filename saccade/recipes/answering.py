@@ -38,6 +38,11 @@ def story_job(
     at: At | None = None,
 ) -> Job:
     """All tasks together, in batches that hold some of each."""
+    if settings.n_repeats < 1:
+        raise UsageError(
+            f"n_repeats: expected 1 or more, got {settings.n_repeats}",
+            hint="with 1 the slow tasks come as often as the others",
+        )
     splits = read_babi(settings.size, data, tasks=settings.tasks)
     vocabulary = story_vocabulary([*splits.train, *splits.valid, *splits.test])
     slow = [question for question in splits.train if question.task in settings.slow_tasks]

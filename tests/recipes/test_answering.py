@@ -55,6 +55,8 @@ def test_questions_of_slow_tasks_come_again_in_each_epoch(data_dir):
         counts += batch.task.bincount(minlength=16)
     assert counts[1] == 900
     assert counts[4] == counts[15] == 2700
+    with pytest.raises(UsageError, match="n_repeats: expected 1 or more, got 0"):
+        recipe.build(with_settings(recipe.settings, ["size=1k", "n_repeats=0"]), data_dir)
 
 
 @pytest.mark.parametrize("name", CHANGES)
