@@ -157,6 +157,24 @@ def test_the_deep_lstm_reads_document_sign_and_question_and_every_layer_the_word
         torch.testing.assert_close(logits[row], expected)
 
 
+@torch.no_grad()
+def test_the_deep_lstm_begins_by_saying_the_name_that_came_most():
+    torch.manual_seed(0)
+    n_labels, pos, n = 10, 300, 100
+    model = DeepLstmReader(d_vocab=500, n_labels=n_labels).eval()
+    document = torch.randint(FIRST_LABEL + n_labels, 500, (n, pos))
+    most = torch.randint(n_labels, (n,))
+    names = torch.cat([torch.arange(n_labels).expand(n, -1), most[:, None].expand(-1, 5)], dim=1)
+    at = torch.rand(n, pos).argsort(1)[:, : names.shape[1]]
+    document.scatter_(1, at, FIRST_LABEL + names)  # each name once, one of them six times
+    question = torch.full((n, 1), GAP)
+    every = torch.ones(n, n_labels, dtype=torch.bool)
+    said = model(
+        ClozeBatch(document, document > 0, question, question > 0, every, most, torch.arange(n))
+    ).argmax(1)
+    assert (said == most).float().mean() > 0.8
+
+
 def test_document_and_question_are_joined_without_gaps(batch):
     ids, mask = joined(batch)
     for row in range(len(batch.rows)):
