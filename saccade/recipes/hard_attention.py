@@ -70,7 +70,7 @@ RECIPES = (
         note="A frame in ten is a random letter, like one that is held briefly: without them "
         "(`--set noise=0 --set steps=2000`) 94 % of words. The paper writes down speech (TIMIT, "
         "licensed): there is no number to stand beside.",
-        minutes=5.0,
+        minutes=15.0,
         settings=HardAttentionSettings(),
         build=Later("drawling.drawling_job"),
         restore=restore,
