@@ -9,6 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from saccade.attention.score import Score
+from saccade.attention.unrounded import apply_unrounded
 
 # exp(2 x 13 + 2 x 30) is just below the largest float32. And a query beyond 30 may be taken for 30:
 # with any key up to 13 its tanh is 1 to the last digit.
@@ -46,7 +47,7 @@ class AdditiveScore(Score):
     ) -> Float[Tensor, "batch query_pos key_pos"]:
         """Scores of every key for every query."""
         hidden = self.query_proj(query)
-        return _Scores.apply(hidden, projected, self.score_proj.weight.to(hidden.dtype))
+        return apply_unrounded(_Scores, hidden, projected, self.score_proj.weight)
 
 
 class _Scores(Function):

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from saccade.attention.additive import squashed_sum
 from saccade.attention.masks import unrecorded_softmax
+from saccade.attention.unrounded import apply_unrounded
 
 
 class Looked(NamedTuple):
@@ -90,7 +91,7 @@ def additive_step(
         of_query: The query's projection, W of the score.
         exponentials: Of the keys, if there are any (`saccade.attention.additive.exponentials_of`).
     """
-    return Read(*_Step.apply(query, keys, values, mask, of_query, v, exponentials))
+    return Read(*apply_unrounded(_Step, query, keys, values, mask, of_query, v, exponentials))
 
 
 class _Step(Function):

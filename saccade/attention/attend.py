@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from saccade.attention.read import read
 from saccade.attention.score import Score
 from saccade.attention.select import Select, Selected
 from saccade.attention.soft import SoftSelect
+from saccade.attention.unrounded import whole
 
 
 class Memory(NamedTuple):
@@ -41,7 +43,6 @@ class Attention(nn.Module):
 
     Bahdanau et al., 2015 (https://arxiv.org/abs/1409.0473), equation 5.
 
-    >>> import torch
     >>> from saccade.attention import DotScore, SoftSelect
     >>> attention = Attention(DotScore(d_query=2, d_key=2), SoftSelect())
     >>> memory = attention.remember(torch.tensor([[[1.0, 1.0], [3.0, 1.0]]]))
@@ -70,9 +71,12 @@ class Attention(nn.Module):
         """
         if mask is None:
             mask = keys.new_ones(keys.shape[:2]).bool()
-        projected = self.score.project(keys)
-        exponentials = exponentials_of(projected) if self._is_one_step else None
-        return Memory(projected, keys if values is None else values, mask, exponentials)
+        projected, values = self.score.project(keys), keys if values is None else values
+        if not self._is_one_step:
+            return Memory(projected, values, mask)
+        if torch.is_autocast_enabled(keys.device.type):  # here once, and not at every step
+            projected, values = whole(projected), whole(values)
+        return Memory(projected, values, mask, exponentials_of(projected))
 
     def forward(
         self,

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
+from saccade.attention.unrounded import apply_unrounded
+
 
 def read(
     weights: Float[Tensor, "batch query_pos key_pos"],
@@ -21,7 +23,7 @@ def read(
     tensor([[[6., 1.]]])
     """
     if weights.shape[1] == 1 and torch.is_grad_enabled():
-        return _ReadOne.apply(weights, values)
+        return apply_unrounded(_ReadOne, weights, values)
     return weights @ values
 
 

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from saccade.attention import AdditiveScore, Attention, Memory, SoftSelect
 from saccade.attention.additive_step import look, look_back
+from saccade.attention.unrounded import apply_unrounded
 from saccade.cells.gru import GruCell
 from saccade.cells.kernel import weights_of
 
@@ -51,7 +52,8 @@ def attending_gru(
     )
     of_state = torch.cat([own.of_state, score.query_proj.weight])
     no_bias = own.state_bias.new_zeros(len(score.query_proj.weight))
-    states, contexts = _Loop.apply(
+    states, contexts = apply_unrounded(
+        _Loop,
         cell.project(inputs.transpose(0, 1)),
         hidden,
         *memory,

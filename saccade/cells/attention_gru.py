@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from saccade.attention.unrounded import apply_unrounded
+
 
 class AttentionGru(nn.Module):
     """``h_i = g_i c_i + (1 - g_i) h_(i-1)``: facts are taken in as far as they are attended.
@@ -45,7 +47,7 @@ class AttentionGru(nn.Module):
         weights: Float[Tensor, "batch fact"],
     ) -> Float[Tensor, "batch d_hidden"]:
         """The state after the last fact; one of weight 0 changes nothing."""
-        return _Loop.apply(projected, weights, self.of_state.weight, self.of_state.bias)
+        return apply_unrounded(_Loop, projected, weights, self.of_state.weight, self.of_state.bias)
 
 
 class _Loop(Function):

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from saccade.attention.unrounded import apply_unrounded
 from saccade.memories.addressing import (
     SHORTEST,
     TINY,
@@ -60,7 +61,7 @@ def place_heads(
     machine is many operations on small tensors, and autograd's way back has twice as many.
     """
     if torch.is_grad_enabled():
-        return _Place.apply(emitted, memory, previous)
+        return apply_unrounded(_Place, emitted, memory, previous)
     said = cut(emitted, memory.shape[2])
     strength, sharpness = functional.softplus(said.positive).unbind(2)
     content = content_weights(said.key.tanh(), memory, strength=strength)

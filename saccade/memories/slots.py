@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from saccade.attention.unrounded import apply_unrounded
+
 
 def write_slots(
     memory: Float[Tensor, "batch slot d_slot"],
@@ -29,7 +31,7 @@ def write_slots(
              [1.]]])
     """
     if weights.shape[1] == 1:
-        return _WriteOne.apply(memory, weights, erase, add)
+        return apply_unrounded(_WriteOne, memory, weights, erase, add)
     kept = (1 - weights[..., None] * erase[:, :, None]).prod(1)  # [batch, slot, d_slot]
     return torch.baddbmm(memory * kept, weights.mT, add)
 

@@ -88,3 +88,18 @@ def test_no_exponentials_are_made_of_keys_beyond_the_largest(given, key):
     keys = given[1].detach().clone()
     keys[1, 2, 3] = key
     assert exponentials_of(keys) is None
+
+
+def test_automatic_mixed_precision_goes_through(given):
+    """Rounded keys, an exact query: what comes out, and each gradient, is right to a few bits."""
+    rounded = [each.detach().bfloat16() for each in given[1:3]]
+    query, weight, v = (given[i].detach().float().requires_grad_() for i in (0, 3, 4))
+    keys, values = (each.requires_grad_() for each in rounded)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = step(query, keys, values, weight, v)
+    exact = plain(*given)
+    torch.testing.assert_close(tuple(each.double() for each in found), exact, atol=0.03, rtol=0.02)
+    found.context.sum().backward()
+    exact[0].sum().backward()
+    for each, wanted in zip((query, keys, values, weight, v), given, strict=True):
+        torch.testing.assert_close(each.grad.double(), wanted.grad, atol=0.05, rtol=0.05)
