@@ -71,7 +71,9 @@ class Attention(nn.Module):
         """
         if mask is None:
             mask = keys.new_ones(keys.shape[:2]).bool()
-        projected, values = self.score.project(keys), keys if values is None else values
+        if values is None:
+            values = keys
+        projected = self.score.project(keys)
         if not self._is_one_step:
             return Memory(projected, values, mask)
         if torch.is_autocast_enabled(keys.device.type):  # here once, and not at every step

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.attention.read import read
+from saccade.attention.unrounded import whole
 from saccade.cells import LstmCell, LstmState
 from saccade.memories.addressing import content_weights
 from saccade.memories.links import Links, follow, next_links, no_links
@@ -158,9 +159,10 @@ class Dnc(nn.Module):
         return backward * back + by_content * content + forward * on
 
     def _emit(self, hidden: Float[Tensor, "batch d_hidden"]) -> Emitted:
-        of_reads = self.read_heads(hidden).unflatten(1, (self.n_reads, -1))
+        of_reads, of_write = whole(self.read_heads(hidden)), whole(self.write_head(hidden))
+        of_reads = of_reads.unflatten(1, (self.n_reads, -1))
         key, strength, free, modes = of_reads.split(self.read_sizes, dim=2)
-        write_key, erase, add, *scalars = self.write_head(hidden).split(self.write_sizes, dim=1)
+        write_key, erase, add, *scalars = of_write.split(self.write_sizes, dim=1)
         write_strength, allocation_gate, write_gate = scalars
         return Emitted(
             read_keys=key.tanh(),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.attention.dropout import Dropout
+from saccade.attention.unrounded import whole
 from saccade.cells import GruCell
 from saccade.decoding import Started, Stepped
 from saccade.errors import UsageError
@@ -115,7 +116,7 @@ class OnlineTranslator(nn.Module):
         for i, heard in enumerate(inputs.unbind(1)):
             last = batch.target_in[rows, n_said.clamp_max(batch.target_in.shape[1] - 1)]
             hidden = self.listen(heard, words[last], was_said, hidden)
-            log_odds = self.coin(hidden)[:, 0]
+            log_odds = whole(self.coin(hidden)[:, 0])
             due, left = n_symbols - n_said, n_inputs - i
             speaks = toss[:, i] < log_odds.sigmoid() if self.training else log_odds > 0
             was_said = (due > 0) & (speaks | (due >= left))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from saccade.attention import AdditiveScore, Attended, HardSelect, Memory, SoftSelect
 from saccade.attention.dropout import Dropout
 from saccade.attention.read import read
+from saccade.attention.unrounded import whole
 from saccade.cells import LstmCell, LstmState, select_rows
 from saccade.cells.state import map_tensors
 from saccade.decoding import Started, Stepped
@@ -210,7 +211,7 @@ class ShowAttendTell(nn.Module):
             is_soft = torch.rand(n, device=maps.device) < SHARE_SOFT
         told = self.tell(maps, sentences, is_soft=is_soft)
         right = sentences.target_out[mask][:, None]
-        found = self.output(told.features).log_softmax(-1).gather(1, right)[:, 0]
+        found = whole(self.output(told.features)).log_softmax(-1).gather(1, right)[:, 0]
         log_likelihood = torch.zeros(mask.shape, device=found.device).masked_scatter(mask, found)
         loss = -found.sum() / n
         if self.baseline is not None:

@@ -43,7 +43,7 @@ def test_every_recipe_fits_its_time_and_knows_its_steps(name):
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("bahdanau-multi30k", ["output=maxout"]),
+        ("bahdanau-multi30k", ["output=maxout", "precision=bfloat16"]),
         ("luong-multi30k", ["attention=concat", "view=local-p"]),
         ("luong-multi30k", ["is_fed=false", "attention=location", "view=local-m"]),
     ],
