@@ -26,14 +26,13 @@ def apply_unrounded(operation: type[Function], *inputs: Any) -> Any:
     if not torch.is_autocast_enabled(device):
         return operation.apply(*inputs)
     with torch.autocast(device, enabled=False):
-        return operation.apply(*map(whole, inputs))
+        return operation.apply(*(whole(x) if isinstance(x, Tensor) else x for x in inputs))
 
 
-def whole(x: Any) -> Any:
-    """A tensor of 16-bit numbers with 32; anything else as it is.
+def whole(x: Tensor) -> Tensor:
+    """Numbers of 16 bits with 32; any others as they are.
 
-    >>> whole(torch.ones(1, dtype=torch.float16)).dtype, whole(None)
-    (torch.float32, None)
+    >>> whole(torch.ones(1, dtype=torch.float16)).dtype, whole(torch.ones(1).double()).dtype
+    (torch.float32, torch.float64)
     """
-    is_half = isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16)
-    return x.float() if is_half else x
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
