@@ -5,7 +5,7 @@ Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), tables 1 and 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
@@ -21,6 +21,8 @@ TRAINING = TrainConfig(
     clip=1.0,
     validate_steps=2000,
 )
+# conv-translated60, 8,000 steps: 3.2 % of validation images wrong, by Adam at 0.003 3.7.
+BY_MUON = replace(TRAINING, optimiser="muon", learning_rate=5e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +69,25 @@ RECIPES = (
     _recipe(ControlSettings(net="fc", wander=1), on="mnist", published=1.69, table="table 1a"),
     _recipe(ControlSettings(net="conv", wander=1), on="mnist", published=1.21, table="table 1a"),
     _recipe(
-        ControlSettings(net="fc", size=60), on="translated60", published=2.63, table="table 1b"
+        ControlSettings(net="fc", size=60, training=BY_MUON),
+        on="translated60",
+        published=2.63,
+        table="table 1b",
     ),
     _recipe(
-        ControlSettings(net="conv", size=60), on="translated60", published=1.62, table="table 1b"
+        ControlSettings(net="conv", size=60, training=BY_MUON),
+        on="translated60",
+        published=1.62,
+        table="table 1b",
     ),
     _recipe(
-        ControlSettings(net="fc", size=60, n_clutter=4),
+        ControlSettings(net="fc", size=60, n_clutter=4, training=BY_MUON),
         on="cluttered60",
         published=11.96,
         table="table 2a",
     ),
     _recipe(
-        ControlSettings(net="conv", size=60, n_clutter=4),
+        ControlSettings(net="conv", size=60, n_clutter=4, training=BY_MUON),
         on="cluttered60",
         published=8.09,
         table="table 2a",
