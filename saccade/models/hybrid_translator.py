@@ -122,7 +122,7 @@ class HybridTranslator(nn.Module):
         if len(rare.row):
             letters = self.dropout(self.source_letters(rare.letters))
             composed = self.reader.unroll(letters, mask=rare.mask).state.hidden
-            embedded = embedded.index_put((rare.row, rare.place), composed)
+            embedded = embedded.index_put((rare.row, rare.place), composed.to(embedded.dtype))
         index = kept.place[:, :, None].expand(-1, -1, embedded.shape[2])
         words = self.dropout(embedded.gather(1, index))  # [batch, word, d_model]
         outputs, state = self.encoder.unroll(words, mask=kept.mask)

@@ -83,3 +83,12 @@ def test_a_beam_holds_words_and_letters_alike(model):
         opened = sum(each == UNK for each in one.ids)
         closed = sum(each == END_OF_WORD for each in one.ids)
         assert opened - closed in (0, 1)
+
+
+def test_a_single_rare_word_goes_through_where_products_are_rounded(model):
+    """Of one sequence torch's LSTM gives the kind of numbers it computes with, of several not."""
+    batch = Pairs.of(Ragged.of(SOURCE), Ragged.of(TARGET)).batch(torch.arange(2))
+    exact = model(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = model(batch)
+    torch.testing.assert_close(rounded.float(), exact, atol=0.02, rtol=0.02)
