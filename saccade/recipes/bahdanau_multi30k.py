@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from saccade.recipes.translation import TranslationSettings, translation_recipe
+from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
 # The paper trains with Adadelta for five days.
-TRAINING = TrainConfig(
-    steps=4600,
-    minutes=42.0,
-    learning_rate=2e-3,
-    clip=1.0,
-    schedule="linear",
-    warmup=200,
-    average_last=5,
-)
+TRAINING = replace(RECURRENT, steps=4600, minutes=42.0, precision="float32")
 
 
 @dataclass(frozen=True, kw_only=True)

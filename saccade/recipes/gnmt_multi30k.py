@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from saccade.recipes.translation import TranslationSettings, translation_recipe
-from saccade.training.config import TrainConfig
+from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
 
 if TYPE_CHECKING:
     from torch import nn
 
-# The rate falls to zero, so the steps end a run; the minutes are there for a slow machine.
-TRAINING = TrainConfig(
-    steps=3200,
-    minutes=44.0,
-    learning_rate=2e-3,
-    clip=1.0,
-    schedule="linear",
-    warmup=200,
-    precision="bfloat16",
-    average_last=5,
-)
+TRAINING = replace(RECURRENT, steps=3200, minutes=44.0)
 
 
 @dataclass(frozen=True, kw_only=True)

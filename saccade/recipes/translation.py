@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 
 Coding = Literal["bpe", "wordpiece", "words", "mixed", "spelled"]
 Score = Literal["bleu", "perplexity"]
+# How a recurrent translator is trained; a recipe adds for how long. The rate falls to zero, so the
+# steps end a run; the minutes are there for a slow machine.
+RECURRENT = TrainConfig(
+    learning_rate=2e-3,
+    clip=1.0,
+    schedule="linear",
+    warmup=200,
+    precision="bfloat16",
+    average_last=5,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
