@@ -21,7 +21,7 @@ TRAINING = TrainConfig(
     clip=1.0,
     validate_steps=2000,
 )
-# conv-translated60, 8,000 steps: 3.2 % of validation images wrong, by Adam at 0.003 3.7.
+# conv-translated60, 40,000 steps: 2.1 % wrong; by Adam, in less than half of the time, 2.9.
 BY_MUON = replace(TRAINING, optimiser="muon", learning_rate=5e-3)
 
 
@@ -45,7 +45,9 @@ class ControlSettings:
     """How it is trained."""
 
 
-def _recipe(settings: ControlSettings, *, on: str, published: float, table: str) -> Recipe:
+def _recipe(
+    settings: ControlSettings, *, on: str, published: float, table: str, minutes: float = 12.0
+) -> Recipe:
     net = "fully connected" if settings.net == "fc" else "convolutional"
     return Recipe(
         name=f"{settings.net}-{on}",
@@ -57,7 +59,7 @@ def _recipe(settings: ControlSettings, *, on: str, published: float, table: str)
         published=published,
         source=f"{PAPER}, {table}",
         note="What looking with glimpses is compared with; scenes are made anew for every epoch.",
-        minutes=5.0,
+        minutes=minutes,
         settings=settings,
         build=Later("glimpsing.control_job"),
         restore=Later("glimpsing.control_model", takes=1),
@@ -66,8 +68,20 @@ def _recipe(settings: ControlSettings, *, on: str, published: float, table: str)
 
 
 RECIPES = (
-    _recipe(ControlSettings(net="fc", wander=1), on="mnist", published=1.69, table="table 1a"),
-    _recipe(ControlSettings(net="conv", wander=1), on="mnist", published=1.21, table="table 1a"),
+    _recipe(
+        ControlSettings(net="fc", wander=1),
+        on="mnist",
+        published=1.69,
+        table="table 1a",
+        minutes=5.0,
+    ),
+    _recipe(
+        ControlSettings(net="conv", wander=1),
+        on="mnist",
+        published=1.21,
+        table="table 1a",
+        minutes=5.0,
+    ),
     _recipe(
         ControlSettings(net="fc", size=60, training=BY_MUON),
         on="translated60",
