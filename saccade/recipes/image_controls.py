@@ -88,7 +88,7 @@ RECIPES = (
         on="translated60",
         published=2.63,
         table="table 1b",
-        minutes=5.0,
+        minutes=8.0,
     ),
     _recipe(
         ControlSettings(net="conv", size=60, training=BY_MUON),
@@ -101,7 +101,7 @@ RECIPES = (
         on="cluttered60",
         published=11.96,
         table="table 2a",
-        minutes=5.0,
+        minutes=8.0,
     ),
     _recipe(
         ControlSettings(net="conv", size=60, n_clutter=4, training=BY_MUON),
