@@ -37,16 +37,17 @@ def cut(emitted: Float[Tensor, "batch head d_head"], d_slot: int) -> HeadNumbers
     return HeadNumbers(*emitted.split((d_slot, 2, 1, moves), dim=2))
 
 
-def move_on(emitted: Float[Tensor, "head d_head"], d_slot: int) -> None:
-    """Bend numbers of heads, in place, so that a head mostly goes on by one slot and stays sharp.
+def move_on(emitted: Float[Tensor, "head d_head"], d_slot: int, *, n_reads: int = 0) -> None:
+    """Bend numbers of heads, in place, so that heads which write go on by one slot and stay sharp.
 
-    For what an untrained controller says: the gate then keeps 95 % of the weights before, and of
-    the moves the next one is seven times as likely as any other.
+    For what an untrained controller says: of the moves, going on is seven times as likely as any
+    other, and a head that writes keeps 95 % of the weights before. The first ``n_reads`` heads
+    read: they begin undecided between those weights and what their keys ask for.
     """
     said = cut(emitted[None], d_slot)
-    said.positive[..., 1] += 2
-    said.gate[:] -= 3
     said.shift[..., said.shift.shape[2] // 2 + 1] += 2
+    said.positive[:, n_reads:, 1] += 2
+    said.gate[:, n_reads:] -= 3
 
 
 def place_heads(

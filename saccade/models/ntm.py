@@ -50,9 +50,10 @@ class Ntm(nn.Module):
     are tanhs. The memory begins empty, and every head begins on the first slot: nothing learnt
     depends on how many slots there are, and `run` may be given more than in training. A memory that
     begins constant is also what Collier and Beel, 2018 (https://arxiv.org/abs/1807.08518) found to
-    learn fastest. An untrained head moves on by one slot a step and stays sharp, like that of a
-    tape recorder: one that may go anywhere blurs over the whole tape within a few steps, and what
-    was written there can no longer be told apart.
+    learn fastest. An untrained head that writes moves on by one slot a step and stays sharp, like
+    that of a tape recorder: one that may go anywhere blurs over the whole tape within a few steps,
+    and what was written there can no longer be told apart. One that reads begins half by content: a
+    reader that only moves on never finds out that it could look for something.
 
     Args:
         reach: How many slots to each side a head may move at a step.
@@ -83,7 +84,8 @@ class Ntm(nn.Module):
         d_heads = (n_reads + n_writes) * self.d_head
         self.emit = nn.Linear(d_hidden, d_heads + n_writes * 2 * d_slot)
         with torch.no_grad():
-            move_on(self.emit.bias[:d_heads].unflatten(0, (-1, self.d_head)), d_slot)
+            said = self.emit.bias[:d_heads].unflatten(0, (-1, self.d_head))
+            move_on(said, d_slot, n_reads=n_reads)
         self.output = nn.Linear(d_hidden + n_reads * d_slot, d_output)
 
     def forward(

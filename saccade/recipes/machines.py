@@ -127,7 +127,12 @@ RECIPES = (
     ),
     _recipe(
         MachineSettings(
-            task="repeat-copy", lengths=(1, 10), tested=(10, 20), n_slots=16, n_slots_tested=32
+            task="repeat-copy",
+            lengths=(1, 10),
+            tested=(10, 20),
+            n_slots=16,
+            n_slots_tested=32,
+            n_reads=2,
         ),
         about="A Neural Turing Machine says what it heard as often as it is told, and then stops.",
         source=f"{GRAVES}, section 4.2",
@@ -138,7 +143,12 @@ RECIPES = (
     ),
     _recipe(
         MachineSettings(
-            task="recall", d_bits=6, lengths=(2, 6), tested=(6, 12), n_slots=64, n_slots_tested=64
+            task="recall",
+            d_bits=6,
+            lengths=(2, 6),
+            tested=(6, 12),
+            n_slots_tested=64,
+            training=SHORTER,
         ),
         about="A Neural Turing Machine is shown an item again, and says the one that followed it.",
         source=f"{GRAVES}, section 4.3",

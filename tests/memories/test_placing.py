@@ -67,3 +67,16 @@ def test_a_head_that_is_told_to_move_on_walks_along_an_empty_tape(reach):
         weights = place_heads(heads[None], memory, weights)
         assert weights[0, 0].argmax() == step
         assert weights[0, 0, step] > 0.8
+
+
+def test_of_two_heads_the_one_that_reads_looks_where_its_key_is():
+    heads = torch.zeros(2, WIDTH + 6)
+    move_on(heads, WIDTH, n_reads=1)
+    key = torch.eye(WIDTH)[2]
+    heads[:, :WIDTH], heads[:, WIDTH] = 9 * key, 9  # strongly
+    memory = torch.zeros(1, SLOTS, WIDTH)
+    memory[0, 3] = key
+    at_first = torch.eye(SLOTS)[[0, 0]][None]
+    reads, writes = place_heads(heads[None], memory, at_first)[0]
+    torch.testing.assert_close(reads[4], reads[1], rtol=1e-2, atol=0)  # half, half
+    assert writes[1] > 0.9

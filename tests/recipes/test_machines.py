@@ -67,21 +67,21 @@ def test_figures_count_wrong_bits_and_right_sequences(name, runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "n_steps"),
+    ("name", "text", "n_steps", "views"),
     [
-        ("ntm-copy", "4", 9),
-        ("ntm-copy", "101 011", 5),
-        ("dnc-copy", "3", 7),
-        ("sam-recall", "3", 20),
-        ("ntm-repeat-copy", "2x3", 10),
+        ("ntm-copy", "4", 9, ("write", "read")),
+        ("ntm-copy", "101 011", 5, ("write", "read")),
+        ("dnc-copy", "3", 7, ("write", "read")),
+        ("sam-recall", "3", 20, ("write", "read")),
+        ("ntm-repeat-copy", "2x3", 10, ("write", "read 1", "read 2")),
     ],
 )
 def test_a_tape_has_a_row_for_every_step_and_a_view_for_every_head(
-    name, text, n_steps, runs, tmp_path
+    name, text, n_steps, views, runs, tmp_path
 ):
     run = open_run(runs(name)[0])
     (trace,) = run.recipe.trace(run, text)
-    assert trace.kind == "tape" and trace.views == ("write", "read")
+    assert trace.kind == "tape" and trace.views == views
     assert len(trace.steps) == n_steps
     assert (trace.weights.sum(-1) <= 1 + 1e-4).all() and (trace.weights.amax((0, 1)) > 0.02).all()
     draw_trace(trace, tmp_path / "tape.png")
