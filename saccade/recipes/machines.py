@@ -23,6 +23,7 @@ SHORTER = replace(TRAINING, steps=5000)
 # The sparse machine recalls 77 % of sequences after 10,000 steps by Adam, and 92 % after 1,500 by
 # Muon.
 BY_MUON = replace(TRAINING, steps=4000, optimiser="muon", clip=1.0)
+LONGER_BY_MUON = replace(BY_MUON, steps=8000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def _recipe(  # noqa: PLR0913  these are a recipe's own fields
 
 RECIPES = (
     _recipe(
-        MachineSettings(training=SHORTER),
+        MachineSettings(training=BY_MUON),
         about="A Neural Turing Machine learns to copy up to 20 vectors of bits, and copies 80.",
         source=f"{GRAVES}, section 4.1",
         minutes=5.0,
@@ -117,7 +118,7 @@ RECIPES = (
         gallery=("20",),
     ),
     _recipe(
-        MachineSettings(system="lstm", d_hidden=119),
+        MachineSettings(system="lstm", d_hidden=119, training=LONGER_BY_MUON),
         about="The control: an LSTM with as many weights, on the same sequences.",
         source=f"{GRAVES}, section 4.1",
         minutes=5.0,
@@ -133,6 +134,7 @@ RECIPES = (
             n_slots=16,
             n_slots_tested=32,
             n_reads=2,
+            training=LONGER_BY_MUON,
         ),
         about="A Neural Turing Machine says what it heard as often as it is told, and then stops.",
         source=f"{GRAVES}, section 4.2",
@@ -167,6 +169,7 @@ RECIPES = (
             n_slots_tested=32,
             n_reads=2,
             n_writes=2,
+            training=LONGER_BY_MUON,
         ),
         about="A Neural Turing Machine is shown vectors with priorities, and says them in order.",
         source=f"{GRAVES}, section 4.5",
