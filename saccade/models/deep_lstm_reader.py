@@ -31,7 +31,7 @@ class DeepLstmReader(nn.Module):
     paper's best, that is the same); labels have one vector where they are read and where they are
     answered, and only candidates are chosen from, as in `AttentiveReader`; dropout. And it begins
     as a counter of names (`count_names`), as the attentive reader begins by saying what it looks
-    at: from random weights it is still at chance after 3,700 steps on our few questions.
+    at: our questions are few, and from random weights it does not leave chance.
     """
 
     def __init__(

@@ -22,7 +22,8 @@ TRAINING = TrainConfig(
     validate_steps=2000,
 )
 # `conv-translated60`: 2.1 % wrong in 11 minutes; by Adam (`--set optimiser=adam --set
-# learning_rate=0.001`) 2.9 in 4. Muon would make `fc-translated60` four times as slow.
+# learning_rate=0.001`) 2.9 in 4. To make the wide matrices of `fc-*` orthogonal would take
+# most of the time.
 BY_MUON = replace(TRAINING, optimiser="muon", learning_rate=5e-3)
 
 
