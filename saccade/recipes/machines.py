@@ -169,7 +169,7 @@ RECIPES = (
             n_slots_tested=32,
             n_reads=2,
             n_writes=2,
-            training=LONGER_BY_MUON,
+            training=replace(TRAINING, steps=20_000),
         ),
         about="A Neural Turing Machine is shown vectors with priorities, and says them in order.",
         source=f"{GRAVES}, section 4.5",
