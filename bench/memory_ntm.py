@@ -1,8 +1,8 @@
 """How fast a Neural Turing Machine learns: `python bench/memory_ntm.py`, or `bench/memory.py`.
 
 ``ntm_over_loop``: a training step of the recipe `ntm-copy` (forward, loss, backward, clipping,
-Adam) on sequences of 10 vectors, against the same step written as a loop over the sequences of the
-batch, each by itself, with their gradients added up. Both lead to the same gradient, which is
+update) on sequences of 10 vectors, against the same step written as a loop over the sequences of
+the batch, each by itself, with their gradients added up. Both lead to the same gradient, which is
 checked.
 """
 
