@@ -31,7 +31,7 @@ class DeepLstmReader(nn.Module):
     paper's best, that is the same); labels have one vector where they are read and where they are
     answered, and only candidates are chosen from, as in `AttentiveReader`; dropout. And it begins
     as a counter of names (`count_names`), as the attentive reader begins by saying what it looks
-    at: our questions are few, and from random weights it does not leave chance.
+    at: our questions are few, and from random weights it stayed at chance for thousands of steps.
     """
 
     def __init__(
