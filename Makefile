@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c constraints.txt
-SOURCES := $(wildcard saccade tests bench)
+SOURCES := $(wildcard saccade tests bench tools)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check-format format lint types pytest bench clean
@@ -53,4 +53,4 @@ bench: $(STAMP) ## measure what the README claims; prints JSON
 
 clean: ## remove .venv and what tools leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
-	find saccade tests $(wildcard bench) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find saccade tests $(wildcard bench tools) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -131,6 +131,6 @@ def mean(by_head: dict[int, float]) -> float:
 def one_head_sums(whole: Statistics, layer: int, head: int) -> Statistics:
     """The sums of one head on its own."""
     sums = {"n": whole.sums["n"]}
-    for name in (f"{layer}.z", f"{layer}.zz"):
+    for name in (f"{layer}.z", f"{layer}.scatter.zz"):
         sums[name] = whole.sums[name][[head]]
     return Statistics(sums=sums, layers=(layer,))

@@ -1,12 +1,18 @@
-"""The processes that share a piece of work: one alone, or those that ``torchrun`` started."""
+"""The processes that share a piece of work: one alone, or those that ``torchrun`` started.
+
+Also when to stop: Ctrl-C and a cluster's SIGTERM, noticed between two steps.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -90,3 +96,31 @@ def joined(*, has_own_gpu: bool = False) -> Iterator[Processes]:
     finally:
         if owner:
             dist.destroy_process_group()
+
+
+@contextmanager
+def noticing_interrupts() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether someone wants this process to end.
+
+    The first Ctrl-C only asks; a second one ends it at once, as usual. SIGTERM, which schedulers of
+    clusters send before they kill, asks too.
+    """
+    asked = False
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals only ever reach the main thread
+        return
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -55,6 +55,7 @@ def chance_lenses(stories):
             lens.weight.data.copy_(size * torch.randn(lens.weight.shape, generator=chance))
             lens.requires_grad_(False)
         made = Made(
+            prefix=stories.prefix,
             model=stories.name,
             model_fingerprint=stories.fingerprint,
             tokenizer_fingerprint=stories.tokenizer_fingerprint,

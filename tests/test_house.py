@@ -28,7 +28,9 @@ NAMELESS = {"util", "utils", "common", "helper", "helpers", "misc"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 EVERYTHING = sorted(
-    file for folder in ("saccade", "tests", "bench") for file in (ROOT / folder).rglob("*.py")
+    file
+    for folder in ("saccade", "tests", "bench", "tools")
+    for file in (ROOT / folder).rglob("*.py")
 )
 
 

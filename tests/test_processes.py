@@ -1,8 +1,16 @@
-"""One process alone; `tests/lenses` and `tests/training` have several, played and real."""
+"""One process alone, and how it is stopped: Ctrl-C asks, a second one does not ask.
 
+`tests/lenses` and `tests/training` have several processes, played and real.
+"""
+
+import os
+import signal
+import threading
+
+import pytest
 import torch
 
-from saccade.processes import Processes, joined
+from saccade.processes import Processes, joined, noticing_interrupts
 
 
 def test_one_process_alone_needs_nobody():
@@ -33,3 +41,34 @@ def test_a_process_knows_its_place_before_they_have_joined(monkeypatch):
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
     assert Processes.started() == Processes()
+
+
+def test_the_first_is_noticed_and_the_second_ends():
+    before = signal.getsignal(signal.SIGINT)
+    with noticing_interrupts() as is_asked:
+        assert not is_asked()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert is_asked()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_farewell_of_the_cluster_asks_and_no_more():
+    with noticing_interrupts() as is_asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert is_asked()
+
+
+def test_outside_the_main_thread_nothing_is_touched():
+    found = []
+
+    def work():
+        with noticing_interrupts() as is_asked:
+            found.append(is_asked())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [False]

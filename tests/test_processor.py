@@ -4,6 +4,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch import nn
+
+from saccade import processor
+from saccade.errors import TrainingError
 
 PROGRAM = """
 import resource, sys
@@ -36,3 +41,49 @@ def test_freed_memory_is_not_brought_again_and_tiny_numbers_are_zero() -> None:
     assert plain[1] == "True"
     assert prepared[1] == "False"
     assert prepared[0] * 20 < plain[0]
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypatch):
+    monkeypatch.setattr(processor, "memory_bytes", lambda: 3_000_000_000)
+    filled = []
+
+    def fill(self):
+        filled.append(self)
+
+    monkeypatch.setattr(nn.Linear, "reset_parameters", fill)
+    with (
+        pytest.raises(
+            TrainingError,
+            match=r"^not enough memory: the weights up to 'weight' alone take 6.4 GB, "
+            r"this machine has 3.0 GB$",
+        ) as refused,
+        processor.within_memory(copies=4),
+    ):
+        nn.Linear(20_000, 20_000)
+    assert not filled and "smaller widths" in refused.value.hint
+    with processor.within_memory(copies=1):
+        nn.Linear(20_000, 20_000)
+    nn.Linear(40_000, 30_000)  # outside nobody counts
+    assert len(filled) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((10**13,), "takes 40,000.0 GB"), ((2**40, 2**40), "takes more than can be asked for")],
+)
+def test_a_tensor_that_memory_cannot_hold_is_told_in_one_line(shape, words):
+    with (
+        pytest.raises(TrainingError, match=f"not enough memory: one tensor alone {words}"),
+        processor.within_memory(copies=1),
+    ):
+        torch.empty(shape)
+
+
+def test_other_errors_pass_and_the_memory_is_what_the_system_says():
+    with pytest.raises(RuntimeError, match="size"), processor.within_memory(copies=1):
+        torch.ones(2) @ torch.ones(3)
+    if sys.platform != "linux":
+        return
+    with open("/proc/meminfo") as file:
+        total = int(file.readline().split()[1]) * 1024
+    assert 0 < processor.memory_bytes() <= total

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
 from saccade.cli.places import read_head, read_place, read_positions, read_scaled
 from saccade.errors import UsageError
 
@@ -93,9 +94,8 @@ def run(
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Inject a memory into a model while it runs, or ablate, scale and patch its heads.
@@ -114,10 +114,11 @@ def run(
     scaled = [read_scaled(each) for each in scale or []]
 
     from saccade.cli.edit_report import facts_of, lines_of
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.asked_change import AskedChange
     from saccade.investigations.edit_file import load_edit
     from saccade.investigations.edit_search import SearchSpace
+    from saccade.investigations.going_on import check_room
 
     space = SearchSpace(
         form=form,
@@ -129,11 +130,13 @@ def run(
             "a patch needs a head and the prompt it is taken from",
             hint="give both --patch and --from",
         )
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
+    check_room(opened, prompt, say)
     if place is not None:
         layer, head = place
         opened.check_head(layer, head or 0)
-    positions = read_positions(at or ("all" if heads else "last"), prompt, opened)
+    default_at = "all" if heads else "last"
+    positions = read_positions(at if at is not None else default_at, prompt, opened)
     target = _target(opened, word, prompt)
     told: dict[str, float] = {}
     if load is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
 from saccade.cli.progress import showing_progress
-from saccade.errors import UsageError
+from saccade.cli.text_input import MOST_BYTES, read_text
+from saccade.store.schema import Seed
 
 if TYPE_CHECKING:
     from saccade.investigations.bias_report import Bias
@@ -42,9 +43,8 @@ def run(
             help="A file with a prompt a line; - for stdin. A line with {one|other} is a pair."
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
@@ -58,7 +58,7 @@ def run(
     draws: Annotated[
         int, typer.Option(help="How often prompts are drawn again for an interval.", min=100)
     ] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of those draws.")] = 0,
+    seed: Annotated[Seed, typer.Option(help="Seed of those draws.")] = 0,
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
@@ -73,19 +73,22 @@ def run(
     difference goes when the head is silenced. A word of several tokens counts with its first token
     under the lens times the rest under the model.
     """
+    refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
+
     from saccade.investigations.bias_suites import find_suite, split_pairs
     from saccade.investigations.bias_words import find_words
 
     asked = find_suite(suite)
     named = find_words(words) if words is not None else list(asked.words)
     other = _against(against, words, asked)
-    pairs = split_pairs(_lines(prompts) if prompts is not None else asked.prompts)
+    given = None if prompts is None else read_text(prompts, what="prompts", most=MOST_BYTES)
+    pairs = split_pairs(asked.prompts if given is None else given.splitlines())
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.bias import BiasConfig, find_bias
     from saccade.lenses.collection import load_lenses
 
-    lenses = load_lenses(lens, open_model(model or DEFAULT_MODEL))
+    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     config = BiasConfig(ablate=ablate, by=by, draws=draws, seed=seed)
     with showing_progress(is_quiet=as_json) as progress:
         found = find_bias(lenses, named, pairs, against=other, config=config, progress=progress)
@@ -108,17 +111,6 @@ def _against(against: str | None, words: str | None, suite: Suite) -> list[str]:
     if against == "none" or (against is None and words is not None):
         return []
     return find_words(against) if against is not None else list(suite.against)
-
-
-def _lines(path: str) -> list[str]:
-    if path == "-":
-        return sys.stdin.read().splitlines()
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read prompts from {path}: {error}", hint="give a text file, or - for stdin"
-        ) from error
 
 
 def _write(found: Bias, png: Path | None, out: Path | None) -> None:

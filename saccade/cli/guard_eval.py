@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
 from saccade.cli.progress import showing_progress
+from saccade.store.schema import Seed
 
 EXAMPLES = """
 saccade guard eval
@@ -19,16 +21,15 @@ def run(
     guard: Annotated[
         Path | None, typer.Option(help="A folder; where `guard fit` puts it without.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
     n: Annotated[
         int, typer.Option("--prompts", help="Prompts of each kind in each part.", min=10)
     ] = 300,
-    seed: Annotated[int, typer.Option(help="Of the prompts that are made.")] = 1,
+    seed: Annotated[Seed, typer.Option(help="Of the prompts that are made.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON to this file too.")] = None,
 ) -> None:
@@ -38,12 +39,12 @@ def run(
     attacks of other templates, one that was trained on what the guard is fitted on, and the length
     of the prompt, which is matched and tells nothing.
     """
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.guard_eval import evaluate_guard
     from saccade.investigations.guard_file import load_guard
     from saccade.lenses.collection import load_lenses
 
-    lenses = load_lenses(lens, open_model(model or DEFAULT_MODEL))
+    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     loaded = load_guard(guard, lenses)
     with showing_progress(is_quiet=as_json) as progress:
         found = evaluate_guard(loaded, n=n, seed=seed, progress=progress)

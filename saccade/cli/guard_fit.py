@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
 from saccade.cli.progress import showing_progress
-from saccade.errors import UsageError
+from saccade.cli.text_input import MOST_BYTES, read_text
+from saccade.store.schema import Seed
 
 EXAMPLES = """
 saccade guard fit
@@ -26,9 +27,8 @@ def run(
             "that come with saccade without it."
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
@@ -44,7 +44,7 @@ def run(
     window: Annotated[
         int, typer.Option(help="Tokens in a stretch; less than a sentence.", min=1)
     ] = 9,
-    seed: Annotated[int, typer.Option(help="Of the requests that are put into prompts.")] = 0,
+    seed: Annotated[Seed, typer.Option(help="Of the requests that are put into prompts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fit a guard on ordinary prompts only: no attack has to be known.
@@ -53,16 +53,21 @@ def run(
     everyday requests that it puts into them itself; and where to set the alarm so that few ordinary
     prompts are reported.
     """
-    given = None if prompts is None else _read(prompts)
+    refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.guard_file import default_guard_path
     from saccade.investigations.guard_fit import GuardConfig, fit_guard
     from saccade.investigations.guard_prompts import ordinary_prompts
+    from saccade.investigations.guard_stream import prompts_of
     from saccade.lenses.collection import load_lenses
 
-    texts = [each.text for each in ordinary_prompts("fit", n)] if given is None else given
-    lenses = load_lenses(lens, open_model(model or DEFAULT_MODEL))
+    if prompts is None:
+        texts = [each.text for each in ordinary_prompts("fit", n)]
+    else:
+        given = read_text(prompts, what="prompts", most=MOST_BYTES)
+        texts = list(prompts_of(given.splitlines()))
+    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     config = GuardConfig(window=window, false_alarms=false_alarms, seed=seed)
     with showing_progress(is_quiet=as_json) as progress:
         guard = fit_guard(
@@ -76,16 +81,3 @@ def run(
         if as_json
         else f"{path}: fitted on {len(texts)} prompts, alarm above {guard.threshold:.2f}"
     )
-
-
-def _read(path: str) -> list[str]:
-    from saccade.investigations.guard_stream import prompts_of
-
-    if path == "-":
-        return list(prompts_of(sys.stdin))
-    try:
-        return list(prompts_of(Path(path).read_text(encoding="utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read prompts from {path}: {error}", hint="give a text or JSONL file, or -"
-        ) from error

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
+from saccade.cli.text_input import STDIN, stdin_lines
 from saccade.errors import UsageError
 
 EXAMPLES = """
@@ -25,9 +27,8 @@ def run(
     guard: Annotated[
         Path | None, typer.Option(help="A folder; where `guard fit` puts it without.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
@@ -43,17 +44,18 @@ def run(
     An answer comes for every prompt, in order, as soon as its batch is read, so that the command
     can stand in a stream.
     """
+    refuse_trusted_stdin(prompt, trust_remote_code=trust_remote_code)
     if not prompt.strip():
         raise UsageError(f"the prompt is empty: {prompt!r}", hint="give at least one word")
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.guard_file import load_guard
     from saccade.investigations.guard_stream import in_portions, prompts_of
     from saccade.lenses.collection import load_lenses
 
-    lenses = load_lenses(lens, open_model(model or DEFAULT_MODEL))
+    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     loaded = load_guard(guard, lenses)
-    given: Iterable[str] = prompts_of(sys.stdin) if prompt == "-" else [prompt]
+    given: Iterable[str] = prompts_of(stdin_lines()) if prompt == STDIN else [prompt]
     n = 0
     for portion in in_portions(given, batch):
         for verdict in loaded.judge(portion, heads=heads, words=words):

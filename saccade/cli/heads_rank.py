@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
 from saccade.cli.progress import showing_progress
 from saccade.errors import UsageError
 
@@ -53,9 +54,8 @@ def run(
         ),
     ] = False,
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
@@ -71,12 +71,12 @@ def run(
         if not each.strip():
             raise UsageError(f"the text is empty: {each!r}", hint="give at least one word")
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.head_rank import rank_heads
     from saccade.investigations.self_repair import self_repair
     from saccade.investigations.target import find_target, several_tokens
 
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
     target = find_target(opened, text, word, against)
     for each in (word, against):
         if each is not None and (note := several_tokens(opened, each)):

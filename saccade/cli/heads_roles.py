@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
+from saccade.store.schema import Seed
+
 if TYPE_CHECKING:
     from saccade.investigations.head_roles import Roles
 
@@ -25,10 +28,9 @@ def run(
         ),
     ] = None,
     heads: Annotated[int, typer.Option(help="How many heads to show a role.", min=1)] = 6,
-    seed: Annotated[int, typer.Option(help="Of the generated texts.")] = 0,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    seed: Annotated[Seed, typer.Option(help="Of the generated texts.")] = 0,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map a role, side by side, into this file.")
@@ -41,11 +43,13 @@ def run(
     of their attention that does so. Name movers add the name said once, in logits, times how much
     they look at it. Copy: how often a head has a token among its first five words that it looks at.
     """
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.head_roles import ROLES, checked_roles, find_roles
 
     asked = checked_roles(role) if role else ROLES
-    found = find_roles(open_model(model or DEFAULT_MODEL), roles=asked, seed=seed)
+    found = find_roles(
+        open_model(model, trust_remote_code=trust_remote_code), roles=asked, seed=seed
+    )
     if png is not None:
         from saccade.lenses.heat_map import save_heat_maps
 

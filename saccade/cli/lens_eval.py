@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
 from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
 from saccade.errors import UsageError
@@ -32,9 +33,8 @@ def run(
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     positions: Annotated[
         int,
         typer.Option(help="Score at most so many positions, evenly spaced over the text.", min=1),
@@ -82,7 +82,7 @@ def run(
         )
     load_plugin(plugin)
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.lenses.baselines import baseline_lenses, default_kinds, tuned_lenses
     from saccade.lenses.collection import load_lenses
     from saccade.lenses.corpus import read_corpus
@@ -91,7 +91,7 @@ def run(
     from saccade.lenses.places import find_lenses
     from saccade.lenses.self_text import write_corpus
 
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
     path = find_lenses(lens, opened)
     lenses = load_lenses(path, opened)
     if corpus == SELF:
@@ -149,7 +149,9 @@ def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Pa
         save_heat_map(png, rows, title=title, label="gain, nats a word")
         typer.echo(f"wrote {png}", err=True)
     if save_to is not None:
-        lenses.with_quality({**lenses.quality, **evaluation.quality()}).save(save_to)
+        from saccade.lenses.collection import add_quality
+
+        add_quality(save_to, lenses, evaluation.quality())
         typer.echo(f"kept the figures in {save_to}", err=True)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import with_options_of
+from saccade.cli.options import ModelName, TrustRemoteCode, with_options_of
 from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
 from saccade.errors import UsageError
@@ -41,9 +41,8 @@ def run(
             "a dataset, or self: text that the model writes."
         ),
     ] = "self",
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
@@ -84,12 +83,12 @@ def run(
     chosen = _numbers(heads)
     load_plugin(plugin)
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.fidelity import measure_fidelity
     from saccade.lenses.collection import load_lenses
     from saccade.lenses.places import find_lenses
 
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
     for each in layer:
         for head in chosen or ():
             opened.check_head(each, head)
@@ -179,7 +178,9 @@ def _write(
         save_heat_map(png, fidelity.by_layer(measure), title=title, label="correlation")
         typer.echo(f"wrote {png}", err=True)
     if save_to is not None:
-        lenses.adding_quality(fidelity.quality()).save(save_to)
+        from saccade.lenses.collection import add_quality
+
+        add_quality(save_to, lenses, fidelity.quality())
         typer.echo(f"kept the figures in {save_to}", err=True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import with_options_of
+from saccade.cli.options import ModelName, TrustRemoteCode, with_options_of
 from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
 from saccade.lenses.fit_config import FitConfig
@@ -34,9 +34,8 @@ def run(
             "be given again. Without it: self, text that the model writes."
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     device_map: Annotated[
         str | None,
         typer.Option(help="Spread a large model over devices, as accelerate does: auto."),
@@ -58,22 +57,28 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
+    from saccade.lenses.checkpoint import FitInterrupted
     from saccade.lenses.fit import SELF, fit_lenses
     from saccade.lenses.places import default_lens_path
 
     is_first = int(os.environ.get("RANK", "0")) == 0
-    opened = open_model(model or DEFAULT_MODEL, device_map=device_map)
+    opened = open_model(model, device_map=device_map, trust_remote_code=trust_remote_code)
     path = out or default_lens_path(opened)
     text = corpus or [SELF]
-    with showing_progress(is_quiet=not is_first) as progress:
-        lenses = fit_lenses(
-            opened,
-            text[0] if len(text) == 1 else text,
-            settings,
-            progress=progress,
-            save_to=path,
-        )
+    try:
+        with showing_progress(is_quiet=not is_first) as progress:
+            lenses = fit_lenses(
+                opened,
+                text[0] if len(text) == 1 else text,
+                settings,
+                progress=progress,
+                save_to=path,
+            )
+    except FitInterrupted as saved:
+        if is_first:
+            typer.echo(str(saved), err=True)
+        raise
     if is_first:
         show_fitted(lenses, path, as_json=as_json)
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
+
 EXAMPLES = """
 saccade lens merge shard-1 shard-2 --out merged
 saccade lens merge monday tuesday wednesday --out week --json
@@ -16,9 +18,8 @@ saccade lens merge monday tuesday wednesday --out week --json
 def run(
     folders: Annotated[list[Path], typer.Argument(help="Lenses fitted apart, for one model.")],
     out: Annotated[Path, typer.Option(help="Where to put the merged lenses.")],
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Merge lenses of the closed form that were fitted on different text.
@@ -27,10 +28,10 @@ def run(
     would have given.
     """
     from saccade.cli.lens_fit import show_fitted
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.lenses import load_lenses, merge_lenses
 
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
     merged = merge_lenses([load_lenses(folder, opened) for folder in folders])
     merged.save(out)
     show_fitted(merged, out, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode
 from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
 
@@ -24,9 +25,8 @@ def run(
     corpus: Annotated[
         str, typer.Option(help="Held-out text: a text or JSONL file, a folder of them, a dataset.")
     ],
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
@@ -59,20 +59,22 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.investigations.transfer import transfer_matrix, transfer_to
     from saccade.investigations.transfer_shared import share_lenses
     from saccade.lenses.collection import load_lenses
     from saccade.lenses.corpus import read_corpus
 
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
     for each in layer or ():
         opened.layer(each)
     lenses = load_lenses(lens, opened)
     text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
     with showing_progress() as progress:
         if to is not None:
-            found = transfer_to(lenses, open_model(to), text, progress=progress)
+            found = transfer_to(
+                lenses, open_model(to, trust_remote_code=trust_remote_code), text, progress=progress
+            )
         elif shared:
             found = share_lenses(lenses, text, progress=progress)
         else:

@@ -9,6 +9,7 @@ gives it its name.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -54,7 +55,8 @@ from saccade.cli import (
     view,
 )
 from saccade.cli import eval as evaluate
-from saccade.errors import SaccadeError
+from saccade.cli.options import strict
+from saccade.errors import SaccadeError, StoreError, UsageError
 
 COMMANDS: dict[str, ModuleType] = {
     "read": read,
@@ -101,6 +103,8 @@ DATA_COMMANDS: dict[str, ModuleType] = {
 
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 MISUSE = 2
+MOST_SHOWN = 1000  # characters of a message, which may quote a whole file
+INTERNAL = "internal error"
 DEBUG = "--debug"
 # What typer raises for misuse. It has its own copy of click in some versions and the real one in
 # others; the parent of BadParameter is the right class in both.
@@ -133,7 +137,7 @@ def new_app(commands: dict[str, ModuleType], *, help_: str, epilog: str) -> type
     for name, command in commands.items():
         app.command(
             name, help=paragraphs(command.run.__doc__ or ""), epilog=examples(command.EXAMPLES)
-        )(command.run)
+        )(strict(command.run))
     return app
 
 
@@ -217,23 +221,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     is_debugging = _take(DEBUG, given)
     try:
+        _refuse_undecodable(given)
+        _print_anything()
         code = _command()(given, prog_name="saccade", standalone_mode=False) or 0
         sys.stdout.flush()  # a reader that has gone away is noticed here, not at exit
     except CommandLineError as error:
         return _misuse(error)
-    except SaccadeError as error:
-        if is_debugging:
-            raise
-        return _report(str(error), error.hint, error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
         # Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if is_debugging:
+            raise
+        told = _in_words(error)
+        return _report(str(told), told.hint, told.exit_code)
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Python marks bytes that are no UTF-8 by lone surrogates, which no file or tokenizer takes."""
+    for number, argument in enumerate(arguments, start=1):
+        if not argument.isascii() and any(0xD800 <= ord(each) < 0xE000 for each in argument):
+            raise UsageError(
+                f"expected UTF-8 text, got other bytes in argument {number}: {argument!r}",
+                hint="set the terminal to UTF-8; a file with such a name has to be renamed",
+            )
+
+
+def _print_anything() -> None:
+    """A token may hold what stdout has no bytes for: it is printed as an escape, as JSON has it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _in_words(error: Exception) -> SaccadeError:
+    """Any failure as a message; what nobody foresaw is called an internal error."""
+    if isinstance(error, SaccadeError):
+        return error
+    if isinstance(error, OSError) and error.strerror:
+        where = error.filename2 or error.filename
+        return StoreError(
+            f"{error.strerror}: {where}" if where is not None else error.strerror,
+            hint="check the path, its permissions and the space on the disk",
+        )
+    if _is_out_of_memory(error):
+        return SaccadeError(
+            "there is not enough memory for this",
+            hint="give smaller numbers, less text or a smaller model",
+        )
+    return SaccadeError(
+        f"{INTERNAL}: {type(error).__name__}: {error}",
+        hint=f"this is a fault of saccade; please report what {DEBUG} shows",
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch has a class of its own for devices, and a plain RuntimeError for the main memory.
+    text = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("not enough memory" in text or "out of memory" in text or "can't allocate" in text)
+    )
 
 
 @cache
@@ -261,5 +314,16 @@ def _misuse(error: Exception) -> int:
 
 
 def _report(message: str, hint: str, code: int) -> int:
-    typer.echo(f"error: {message}\nhint: {hint}", err=True)
+    typer.echo(f"error: {_one_line(message)}\nhint: {_one_line(hint)}", err=True)
     return code
+
+
+def _one_line(text: str) -> str:
+    r"""A message whose values cannot break it: no line ends, no control codes, no end of it.
+
+    >>> _one_line("no file a\nb\x1b[31m")
+    'no file a\\nb\\x1b[31m'
+    """
+    if len(text) > MOST_SHOWN:
+        text = f"{text[: MOST_SHOWN // 2]} ... {text[-MOST_SHOWN // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.options import TrustRemoteCode
+
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
 
@@ -25,6 +27,7 @@ def run(
     name: Annotated[
         str | None, typer.Argument(help="A hub name or a folder; the small default without it.")
     ] = None,
+    trust_remote_code: TrustRemoteCode = False,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16 or auto; float32 without it.")
     ] = None,
@@ -38,9 +41,11 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
 
-    opened = open_model(name or DEFAULT_MODEL, dtype=dtype, device_map=device_map, taps=taps)
+    opened = open_model(
+        name, dtype=dtype, device_map=device_map, taps=taps, trust_remote_code=trust_remote_code
+    )
     facts = _facts(opened, are_taps_given=taps is not None)
     typer.echo(json.dumps(facts) if as_json else _lines(facts))
 

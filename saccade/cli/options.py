@@ -1,15 +1,46 @@
-"""Options of a command made from the fields of a dataclass, so that each is described once."""
+"""Options of commands: shared ones, those made from a dataclass, and what all of them refuse."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import math
 import textwrap
 from collections.abc import Callable
+from copy import copy
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
+from annotated_types import Ge, Le
+
+from saccade.cli.text_input import STDIN
+from saccade.errors import UsageError
+
+ModelName = Annotated[
+    str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run the Python code that a model brings with it; never together with - (stdin).",
+    ),
+]
+
+_MOST_INT = 2**63 - 1  # what a tensor can hold
+_INFO = typer.Option().__class__, typer.Argument().__class__
+
+
+def refuse_trusted_stdin(*given: str | None, trust_remote_code: bool) -> None:
+    """Refuse to run a model's own code in a process whose input others may write."""
+    if trust_remote_code and STDIN in given:
+        raise UsageError(
+            "--trust-remote-code cannot be combined with input from stdin (-)",
+            hint="give the text as an argument or a file, or leave out --trust-remote-code",
+        )
 
 
 def field_help(config: type) -> dict[str, str]:
@@ -55,6 +86,81 @@ def with_options_of(config: type) -> Callable[[Callable[..., None]], Callable[..
     return decorate
 
 
+def strict(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, refusing values that no option can mean.
+
+    A number outside the range of its annotation (``Annotated[int, Ge(1)]``) or not finite (click's
+    own ranges let NaN pass), an integer that no tensor can hold, an empty path, which pathlib takes
+    for the current folder, and an empty text where the option has another value without it.
+    """
+    parameters = [_strict(parameter) for parameter in _parameters(command)]
+
+    def run(**given: Any) -> None:
+        command(**given)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _strict(parameter: inspect.Parameter) -> inspect.Parameter:
+    kind, *about = _parts(parameter.annotation)
+    (info,) = (copy(each) for each in about if isinstance(each, _INFO))
+    for each in about:
+        if isinstance(each, Ge):
+            info.min = each.ge
+        elif isinstance(each, Le):
+            info.max = each.le
+    plain = _plain(kind)
+    if plain is Path:
+        info.parser = _path
+    elif plain in (int, float):
+        info.callback = _numbers
+    elif plain is str and parameter.default not in ("", inspect.Parameter.empty):
+        info.callback = _texts
+    return parameter.replace(annotation=Annotated[kind, info])
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """A type and what it is annotated with."""
+    return get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+
+
+def _plain(kind: Any) -> Any:
+    """The type of a single value.
+
+    >>> _plain(list[Path] | None)
+    <class 'pathlib.Path'>
+    """
+    if get_origin(kind) in (Union, UnionType, list):
+        (kind,) = (_plain(each) for each in get_args(kind) if each is not type(None))
+    return kind
+
+
+def _path(text: str | Path) -> Path:
+    if str(text) == "":
+        raise typer.BadParameter("expected a path, got an empty text")
+    return Path(text)
+
+
+def _numbers(value: Any) -> Any:
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, float) and not math.isfinite(each):
+            raise typer.BadParameter(f"expected a finite number, got {each}")
+        if isinstance(each, int) and abs(each) > _MOST_INT:
+            raise typer.BadParameter(
+                f"expected a number below 2**63, got one of {len(str(each))} digits"
+            )
+    return value
+
+
+def _texts(value: Any) -> Any:
+    if "" in (value if isinstance(value, list | tuple) else [value]):
+        raise typer.BadParameter("expected a text, got an empty one; leave the option out")
+    return value
+
+
 def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
     hints = get_type_hints(command, include_extras=True)
     given = inspect.signature(command).parameters.values()
@@ -62,7 +168,7 @@ def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
 
 
 def _option(field: Any, config: type) -> inspect.Parameter:
-    kind = get_type_hints(config)[field.name]
+    kind, *ranges = _parts(get_type_hints(config, include_extras=True)[field.name])
     default = field.default
     assert default is not MISSING, f"{config.__name__}.{field.name} has no default"
     if get_origin(kind) is tuple:
@@ -72,5 +178,5 @@ def _option(field: Any, config: type) -> inspect.Parameter:
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[kind, typer.Option(help=help_)],
+        annotation=Annotated[kind, *ranges, typer.Option(help=help_)],
     )

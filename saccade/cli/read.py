@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
 from saccade.cli.plugins import load_plugin
+from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +26,8 @@ saccade read - --layer 29 --json < prompt.txt
 
 def run(
     text: Annotated[str, typer.Argument(help="What the model reads; - takes it from stdin.")],
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
@@ -66,16 +66,17 @@ def run(
     always likely, the words it predicts, what it suppresses and where it looks. A head is named by
     layer and number: 29.0 is head 0 of layer 29.
     """
-    prompt = sys.stdin.read().rstrip("\n") if text == "-" else text
+    refuse_trusted_stdin(text, trust_remote_code=trust_remote_code)
+    prompt = read_text(text, what="the text").rstrip("\n") if text == STDIN else text
     if not prompt.strip():  # found out before seconds are spent on opening the model
         raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one word")
     load_plugin(plugin)
 
-    from saccade.heads import DEFAULT_MODEL, open_model
+    from saccade.heads import open_model
     from saccade.lenses.collection import load_lenses
     from saccade.lenses.reading import read
 
-    opened = open_model(model or DEFAULT_MODEL)
+    opened = open_model(model, trust_remote_code=trust_remote_code)
     if layer is not None:
         opened.layer(layer)
     if head is not None:

@@ -10,6 +10,7 @@ import typer
 
 from saccade.cli.options import with_options_of
 from saccade.cli.plugins import load_plugin
+from saccade.cli.text_input import note_unknown
 from saccade.errors import UsageError
 from saccade.recipes.options import SampleOptions
 
@@ -39,4 +40,6 @@ def run(
             f"{opened.recipe.name} does not write text", hint="`saccade recipes` lists others"
         )
     text = opened.recipe.sample(opened, settings)
-    typer.echo(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
+    (unknown,) = note_unknown(opened, [settings.prompt])
+    told = {"text": text, "unknown": unknown}
+    typer.echo(json.dumps(told, ensure_ascii=False) if as_json else text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.plugins import load_plugin
+from saccade.cli.text_input import STDIN, note_unknown, read_text
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(
     A system with several kinds of attention gives a trace for each; their files are then named by
     kind.
     """
-    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    given = read_text(text, what="the input").rstrip("\n") if text == STDIN else text
     if not given.strip():
         raise UsageError(f"the input is empty: {given!r}", hint="give at least one word")
     load_plugin(plugin)
@@ -66,6 +66,7 @@ def run(
             f"{opened.recipe.name} has no attention to trace", hint="`saccade recipes` lists others"
         )
     traces = opened.recipe.trace(opened, given)
+    (unknown,) = note_unknown(opened, [given])
     for trace, path in _named(traces, out):
         save_trace(path, trace)
         typer.echo(f"wrote {path}", err=True)
@@ -78,7 +79,8 @@ def run(
     if html is not None:
         write_page(traces, html)
     if as_json:
-        typer.echo(json.dumps([trace.to_dict() for trace in traces], ensure_ascii=False))
+        told = [{**trace.to_dict(), "unknown": unknown} for trace in traces]
+        typer.echo(json.dumps(told, ensure_ascii=False))
     else:
         typer.echo("\n\n".join(_lines(trace) for trace in traces))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from saccade.cli.options import with_options_of
 from saccade.cli.plugins import load_plugin
+from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
 from saccade.errors import UsageError
 from saccade.recipes.options import TranslateOptions
 
@@ -37,10 +37,13 @@ def run(
     ] = None,
 ) -> None:
     """Translate a sentence, or every line of stdin."""
-    sentences = sys.stdin.read().splitlines() if text == "-" else [text]
+    is_many = text == STDIN
+    sentences = (
+        read_text(text, what="sentences", most=MOST_BYTES).splitlines() if is_many else [text]
+    )
     for number, sentence in enumerate(sentences, start=1):
         if not sentence.strip():
-            which = f"line {number}" if text == "-" else "the sentence"
+            which = f"line {number}" if is_many else "the sentence"
             raise UsageError(f"{which} is empty", hint="give at least one word")
     load_plugin(plugin)
 
@@ -52,9 +55,13 @@ def run(
             f"{opened.recipe.name} is no translator", hint="`saccade recipes` lists some"
         )
     found = opened.recipe.translate(opened, sentences, settings) if sentences else []
+    unknown = note_unknown(opened, sentences)
     if as_json:
-        pairs = zip(sentences, found, strict=True)
-        typer.echo(json.dumps([{"source": s, **t._asdict()} for s, t in pairs], ensure_ascii=False))
+        told = [
+            {"source": sentence, **each._asdict(), "unknown": words}
+            for sentence, each, words in zip(sentences, found, unknown, strict=True)
+        ]
+        typer.echo(json.dumps(told, ensure_ascii=False))
     else:
         for each in found:
             typer.echo(each.text)

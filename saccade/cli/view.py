@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
 from saccade.cli.plugins import load_plugin
-from saccade.errors import MissingPackageError, UsageError
+from saccade.cli.text_input import read_text
+from saccade.errors import MissingPackageError, StoreError, UsageError
+from saccade.store import parse_json
 
 if TYPE_CHECKING:
     from saccade.viewer.config import ViewConfig
@@ -27,9 +29,8 @@ def run(
         list[Path] | None,
         typer.Argument(help="Runs, saved traces, or folders of such; runs/ without."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A hub name or a folder; the small default without it.")
-    ] = None,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,6 +69,7 @@ def run(
     The page is on this machine alone and nothing leaves it. It only draws JSON, and --print shows
     the same JSON here: saccade/viewer/README.md lists the routes. Ctrl-C ends it.
     """
+    refuse_trusted_stdin(ask, trust_remote_code=trust_remote_code)
     load_plugin(plugin)
     given = tuple(folders or ([RUNS] if RUNS.is_dir() else []))
     for folder in given:
@@ -78,7 +80,11 @@ def run(
     from saccade.viewer.config import ViewConfig
 
     config = ViewConfig(
-        model=model, lenses=tuple(lens or ()), folders=given, has_model=not no_model
+        model=model,
+        lenses=tuple(lens or ()),
+        folders=given,
+        has_model=not no_model,
+        trust_remote_code=trust_remote_code,
     )
     if route is not None:
         typer.echo(_answer(config, route, _question(ask)))
@@ -100,21 +106,12 @@ def _serve(config: ViewConfig, *, host: str, port: int | None, is_opening_browse
 
 
 def _question(ask: str) -> dict[str, Any]:
-    if ask == "-":
-        ask = sys.stdin.read()
-    elif not ask.lstrip().startswith("{"):
-        try:
-            ask = Path(ask).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"cannot read the question from {ask}: {error}", hint="give JSON, or a file with it"
-            ) from error
+    if not ask.lstrip().startswith("{"):
+        ask = read_text(ask, what="the question")
     try:
-        found = json.loads(ask)
-    except ValueError as error:
-        raise UsageError(
-            f"the question is not JSON: {error}", hint='such as \'{"text": "The cat"}\''
-        ) from error
+        found = parse_json(ask, where="the question")
+    except StoreError as error:
+        raise UsageError(str(error), hint='give JSON such as \'{"text": "The cat"}\'') from error
     if not isinstance(found, dict):
         raise UsageError("the question is no JSON object", hint='such as \'{"text": "The cat"}\'')
     return found

@@ -14,6 +14,7 @@ from transformers import Cache, PreTrainedModel
 
 from saccade.errors import ModelError, UsageError
 from saccade.heads.attention_rows import record_attention
+from saccade.heads.encoding import Encoding
 from saccade.heads.hooks import keep_in, on_input, on_output
 from saccade.heads.norms import FinalNorm
 from saccade.heads.running import run_base
@@ -45,6 +46,11 @@ class Readable(Protocol):
         """The map from final states to logits."""
         ...
 
+    @property
+    def encoding(self) -> Encoding:
+        """What the tokenizer adds to the tokens of a text."""
+        ...
+
     def layer(self, index: int) -> HeadLayer:
         """The heads of one layer."""
         ...
@@ -73,7 +79,7 @@ def capture(  # noqa: PLR0913
     *,
     mask: Bool[Tensor, "batch key_pos"] | None = None,
     layers: Sequence[int] | None = None,
-    every: int = 1,
+    positions: Int[Tensor, "batch kept_pos"] | None = None,
     residual: bool = False,
     attention: Sequence[int] = (),
     attention_positions: Sequence[int] | None = None,
@@ -87,8 +93,7 @@ def capture(  # noqa: PLR0913
     Args:
         mask: True = a real token. With a ``cache`` it covers the cached positions too.
         layers: whose ``z`` (and ``residual``) to keep; all by default.
-        every: keep ``z`` and ``final`` at every so-many-th position only, beginning one later in
-            each next row (texts often begin alike).
+        positions: keep ``z`` and ``final`` at these positions of each row only; all by default.
         residual: keep the residual stream after each of ``layers``, and what enters the final norm.
         attention: layers whose attention weights to compute.
         attention_positions: the query positions to compute them for; all by default.
@@ -101,7 +106,7 @@ def capture(  # noqa: PLR0913
     shape = tuple(input_ids.shape)
     with ExitStack() as stack:
         for layer in wanted:
-            keep = partial(_keep_heads, z, layer, shape, every)
+            keep = partial(_keep_heads, z, layer, shape, positions)
             stack.enter_context(on_input(layer.projection, keep))
             if residual:
                 stack.enter_context(on_output(layer.block, keep_in(stream, layer.index)))
@@ -111,25 +116,25 @@ def capture(  # noqa: PLR0913
             record_attention(model.hf, [model.layer(i) for i in attention], attention_positions)
         )
         final = run_base(model.hf, input_ids, mask=mask, cache=cache)
+    _refuse_not_finite(final if mask is None else final[mask[:, -shape[1] :].to(final.device)])
     entered = last.get("final", final if residual else None)
-    return Captured(z, every_so_many(final, every), stream, entered, dict(rows))
+    return Captured(z, at_positions(final, positions), stream, entered, dict(rows))
 
 
-def every_so_many(
-    held: Float[Tensor, "batch pos *more"], every: int
+def at_positions(
+    activations: Float[Tensor, "batch pos *more"],
+    positions: Int[Tensor, "batch kept_pos"] | None,
 ) -> Float[Tensor, "batch kept_pos *more"]:
-    """Every so-many-th position of each row, beginning one later in each next row.
+    """Activations at some positions of each row; at all of them for None.
 
-    >>> every_so_many(torch.arange(12.0).view(2, 6), 3)
+    >>> at_positions(torch.arange(12.0).view(2, 6), torch.tensor([[0, 3], [1, 4]]))
     tensor([[ 0.,  3.],
             [ 7., 10.]])
     """
-    if every == 1:
-        return held
-    rows, n = held.shape[:2]
-    row = torch.arange(rows, device=held.device)[:, None]
-    column = every * torch.arange(max(1, n // every), device=held.device) + row % every
-    return held[row, column.clamp_max(n - 1)]
+    if positions is None:
+        return activations
+    row = torch.arange(len(positions), device=activations.device)[:, None]
+    return activations[row, positions.to(activations.device)]
 
 
 def head_outputs(
@@ -220,10 +225,23 @@ def direct_logits(
     return torch.einsum("bphd,bpd->bph", states.to(rows.device), rows) * model.unembedding.scale
 
 
+def _refuse_not_finite(final: Float[Tensor, "*token d_model"]) -> None:
+    """The weights are finite, which was checked; what they make of a text may still overflow."""
+    if not bool(final.isfinite().all()):
+        raise ModelError(
+            "the model overflows on this text: its final state is not finite",
+            hint="open it with a wider dtype (float32), or make a smaller change to it",
+        )
+
+
 def _keep_heads(
-    into: dict[int, Tensor], layer: HeadLayer, shape: tuple[int, ...], every: int, flat: Tensor
+    into: dict[int, Tensor],
+    layer: HeadLayer,
+    shape: tuple[int, ...],
+    positions: Tensor | None,
+    flat: Tensor,
 ) -> None:
     # Some models flatten batch and position before they project.
     held = flat.reshape(*shape, layer.n_heads, layer.d_head)
     # A copy, if not all is kept, so that the rest can go while it is still in the cache.
-    into[layer.index] = every_so_many(held, every)
+    into[layer.index] = at_positions(held, positions)

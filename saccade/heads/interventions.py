@@ -33,6 +33,7 @@ __all__ = [
     "Patch",
     "Scale",
     "Touched",
+    "check_change",
     "intervene",
     "mean_z",
 ]
@@ -61,7 +62,7 @@ def intervene(
     if not changes:
         raise InterventionError("there is no change to make", hint="give at least one")
     for change in changes:
-        _check(model, change)
+        check_change(model, change)
     touched = tuple(Touched(change) for change in changes)
     with session_of(model) as session:
         before = len(session.active)
@@ -84,7 +85,10 @@ def mean_z(
     *,
     mask: Bool[Tensor, "batch pos"] | None = None,
 ) -> dict[int, Float[Tensor, "head d_head"]]:
-    """By layer: what each head holds on average over the tokens of a text.
+    """By layer: the mean activation of each head over the tokens of a text.
+
+    Special tokens and the first one are left out: attention rests there, and what heads hold there
+    is unlike the rest (`saccade.heads.encoding`).
 
     Args:
         ids: one batch of texts, or batches of a longer one.
@@ -93,17 +97,22 @@ def mean_z(
     sums: dict[int, Tensor] = {}
     n_tokens = 0
     for batch in [ids] if isinstance(ids, Tensor) else ids:
-        real = torch.ones_like(batch, dtype=torch.bool) if mask is None else mask
+        real = model.encoding.is_text(batch)
+        real = real if mask is None else real & mask.to(real.device)
         for layer, z in capture(model, batch, mask=mask).z.items():
             total = z[real.to(z.device)].double().sum(0)  # [head, d_head]
             sums[layer] = sums[layer] + total if layer in sums else total
         n_tokens += int(real.sum())
     if not n_tokens:
-        raise InterventionError("there is no text to take a mean over", hint="give some tokens")
+        raise InterventionError(
+            "there is no text to take a mean over: only special or first tokens",
+            hint="give texts of at least two tokens",
+        )
     return {layer: (total / n_tokens).float() for layer, total in sums.items()}
 
 
-def _check(model: Readable, change: Change) -> None:
+def check_change(model: Readable, change: Change) -> None:
+    """Raise an `InterventionError` unless the change can be made to this model."""
     try:
         layer = model.layer(change.layer)
     except UsageError as error:
@@ -112,5 +121,9 @@ def _check(model: Readable, change: Change) -> None:
         raise InterventionError(
             f"no head {change.head} in layer {change.layer}: it has heads 0-{layer.n_heads - 1}",
             hint="heads are counted from 0, in each layer anew",
+        )
+    if change.positions is not None and not len(change.positions):
+        raise InterventionError(
+            "a change at no position changes nothing", hint="give positions, or None for all"
         )
     change.check(d_head=layer.d_head, d_model=int(model.unembedding.weight.shape[1]))

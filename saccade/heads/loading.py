@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import re
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -17,6 +20,7 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
+from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,12 +38,19 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 DECODERS = "saccade reads decoder-only language models such as GPT-2, Llama or Qwen"
 # Seconds to wait for the hub to answer at all; downloads then take what they take.
 HUB_TIMEOUT = 5.0
+MOST_LAYERS = 10_000  # where the checkpoint does not tell; the deepest models have hundreds
+_NUMBER = re.compile(r"\.\d+\.")
 
 
 def load_model(
-    name: str | Path, *, dtype: str | None, device_map: str | None
+    name: str | Path, *, dtype: str | None, device_map: str | None, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a causal model and its tokenizer by folder, hub name or the default's name."""
+    """Load a causal model and its tokenizer by folder, hub name or the default's name.
+
+    Args:
+        trust_remote_code: whether Python code that comes with the model may run. It is always
+            passed on: left open, transformers would ask on stdin, which may be a stranger's text.
+    """
     chosen = _checked_dtype(dtype, device_map)
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise MissingPackageError(
@@ -47,38 +58,53 @@ def load_model(
             hint="pip install accelerate",
         )
     source, is_folder = _source(name)
+    load = partial(
+        _load,
+        source,
+        name,
+        dtype=chosen,
+        device_map=device_map,
+        trust_remote_code=trust_remote_code,
+    )
     with quiet_transformers():
         if not is_folder:
             try:
-                return _load(source, name, chosen, device_map, is_local=True)
+                return load(is_local=True)
             except ModelError as error:
                 if error.__cause__ is None:  # it is there, and it is not a model for us
                     raise
             _ask_hub(source)
-        return _load(source, name, chosen, device_map, is_local=is_folder)
+        return load(is_local=is_folder)
 
 
 def _load(
-    source: str, name: str | Path, dtype: Any, device_map: str | None, *, is_local: bool
+    source: str,
+    name: str | Path,
+    *,
+    dtype: Any,
+    device_map: str | None,
+    is_local: bool,
+    trust_remote_code: bool,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load config, tokenizer and weights, the quick ones first; local ones ask no network."""
     part = "config"
+    how: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=is_local)
-        refuse_other_kinds(config, str(name))
+        config = AutoConfig.from_pretrained(source, **how)
+        refuse_other_kinds(config, str(name), trust_remote_code=trust_remote_code)
         part = "weights"
+        stored = _stored_dtypes(source)
+        _refuse_more_layers(config, stored, name)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=dtype,
-            device_map=device_map,
-            local_files_only=is_local,
-            output_loading_info=True,
+            source, dtype=dtype, device_map=device_map, output_loading_info=True, **how
         )
         part = "tokenizer"
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=is_local)
+        tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except ModelError:
         raise
     except Exception as error:  # transformers, safetensors and the network have many of their own
+        if "trust_remote_code" in str(error):
+            raise _brings_code(name) from None
         raise _could_not(name, part, error) from error
     hf, report = loaded
     if missing := sorted(report["missing_keys"]):
@@ -87,17 +113,79 @@ def _load(
             f"being {missing[0]}",
             hint="it is incomplete or of another kind of model: fetch it again",
         )
+    _refuse_left_over(hf, report["unexpected_keys"], name)
+    _refuse_integers(hf, stored, name)
     return hf, tokenizer
 
 
-def refuse_other_kinds(config: Any, name: str) -> None:
+def _stored_dtypes(source: str) -> dict[str, str]:
+    """The names and types of all tensors in a model's safetensors files, as far as they are here.
+
+    Only the headers of the files are read.
+    """
+    if not (folder := Path(source)).is_dir():
+        cached = try_to_load_from_cache(source, "config.json")
+        if not isinstance(cached, str):
+            return {}
+        folder = Path(cached).parent
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            found |= {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    return found
+
+
+def _refuse_more_layers(config: Any, stored: dict[str, str], name: str | Path) -> None:
+    """A model is built layer by layer before its weights are read: a million of them take hours."""
+    asked = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    most = len(stored) if stored else MOST_LAYERS  # a layer has at least one weight
+    if isinstance(asked, int) and not 0 < asked <= most:
+        raise ModelError(
+            f"the config of {name} does not fit its checkpoint: expected 1 to {most} layers, found "
+            f"num_hidden_layers {asked}",
+            hint="the config is damaged: fetch it again",
+        )
+
+
+def _refuse_left_over(hf: PreTrainedModel, unexpected: Iterable[str], name: str | Path) -> None:
+    """Refuse a model that would be read without some of its layers."""
+    known = {_NUMBER.sub(".#.", path) for path, _ in hf.named_parameters()}
+    left = sorted(key for key in unexpected if _NUMBER.search(key))
+    if extra := [key for key in left if _NUMBER.sub(".#.", key) in known]:
+        raise ModelError(
+            f"the config of {name} does not fit its checkpoint: it has no place for "
+            f"{len(extra)} weights, the first being {extra[0]}",
+            hint="its number of layers is too small: fetch the config again",
+        )
+
+
+def _refuse_integers(hf: PreTrainedModel, stored: dict[str, str], name: str | Path) -> None:
+    """Refuse whole numbers where nothing says how they were quantised: they would be garbage."""
+    if getattr(hf.config, "quantization_config", None) is not None:
+        return
+    for path, weight in hf.named_parameters():
+        if weight.is_floating_point() and not stored.get(path, "F32").startswith(("F", "BF")):
+            raise ModelError(
+                f"{path} of {name} is stored as {stored[path]}, not as floating-point numbers, and "
+                "its config has no quantization_config",
+                hint="convert the checkpoint to float32, or add its quantization_config",
+            )
+
+
+def refuse_other_kinds(config: Any, name: str, *, trust_remote_code: bool = False) -> None:
     """Refuse what is not a decoder-only language model, as far as its config tells."""
     kind = config.model_type
+    parts = (config, config.get_text_config(decoder=True))
+    kernels = [str(getattr(part, "_attn_implementation", None)) for part in parts]
+    if not trust_remote_code and any("/" in kernel for kernel in kernels):
+        raise _brings_code(name)  # transformers would fetch a kernel of that name and run it
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(
             f"{name} is an encoder-decoder model ({kind}), not a causal language model",
             hint=DECODERS,
         )
+    if trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        return  # its own code says what it is; the checks of heads and logits are still to come
     built = list(config.architectures or [])
     causal = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     is_other = built and not any(a in causal or a.endswith("Model") for a in built)
@@ -123,10 +211,22 @@ def _checked_dtype(dtype: str | None, device_map: str | None) -> Any:
 def _source(name: str | Path) -> tuple[str, bool]:
     """What to load from, and whether it is a folder (or else a hub name)."""
     text = str(name)
+    if not text.strip():
+        raise UsageError(
+            f"the name of the model is empty: {text!r}",
+            hint="give a hub name or a folder, or leave it out for the small default",
+        )
     if text == DEFAULT_MODEL:
         text = default_source()
-    folder = Path(text).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(text).expanduser()
+        is_folder = folder.is_dir()
+    except (OSError, RuntimeError) as error:  # a name too long for a file, or a user without home
+        raise ModelError(
+            f"no model at {text[:60]!r}: {getattr(error, 'strerror', None) or error}",
+            hint=f"check the path, or use {DEFAULT_MODEL!r}",
+        ) from error
+    if is_folder:
         if not (folder / "config.json").is_file():
             raise ModelError(
                 f"{text} is not a model: the folder has no config.json",
@@ -178,13 +278,22 @@ def _ask_hub(name: str) -> None:
         ) from error
 
 
+def _brings_code(name: str | Path) -> ModelError:
+    return ModelError(
+        f"{name} brings Python code of its own, which is not run",
+        hint="use a model that transformers knows; if you have read the code and trust it, allow "
+        "it with --trust-remote-code (in Python: trust_remote_code=True)",
+    )
+
+
 def _could_not(name: str | Path, part: str, error: Exception) -> ModelError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    told = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    reason = f"{type(error).__name__}: {told or 'no reason given'}"
+    if "ignore_mismatched_sizes" in str(error):  # it points to a report that is not shown
+        reason = "its weights have other sizes than its config says"
     hint = "the files are damaged or incomplete: fetch them again"
-    if "trust_remote_code" in str(error):
-        hint = "models that bring their own code are not run; use one that transformers knows"
-    elif isinstance(error, MemoryError) or "out of memory" in str(error):
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
         hint = "choose dtype='bfloat16', or a device_map that spreads the model"
     elif part == "tokenizer":
         hint = "put the tokenizer's files (tokenizer.json) beside the weights"

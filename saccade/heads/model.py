@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from saccade.errors import UsageError
-from saccade.heads.checks import check_causal, check_logits, check_sum, check_values
+from saccade.heads.checks import (
+    check_causal,
+    check_logits,
+    check_sum,
+    check_tokenizer,
+    check_trial,
+    check_values,
+    check_weights,
+)
 from saccade.heads.default import DEFAULT_MODEL
+from saccade.heads.encoding import Encoding, text_ids
 from saccade.heads.loading import load_model, refuse_other_kinds
 from saccade.heads.norms import FinalNorm
 from saccade.heads.quiet import quiet_transformers
-from saccade.heads.running import input_device
+from saccade.heads.running import input_device, n_embedded
 from saccade.heads.stream import find_final_norm, follow_to_stream
 from saccade.heads.taps import HeadLayer, find_taps
 from saccade.heads.trial import try_model
@@ -45,16 +54,42 @@ class LanguageModel:
     layers: tuple[HeadLayer, ...]
     unembedding: Unembedding
     final_norm: FinalNorm
+    probe: tuple[float, ...]
+    """What the model computes on a few tokens, in nats: tells apart what weights and config do not,
+    such as another version of the model's code."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells these weights from any others."""
+        """Tells these weights and this config from any others."""
         return fingerprint_model(self.hf)
 
     @cached_property
     def tokenizer_fingerprint(self) -> str:
         """Tells this tokenizer from any other."""
         return fingerprint_tokenizer(self._tokenizer())
+
+    @property
+    def encoding(self) -> Encoding:
+        """What the tokenizer adds to the tokens of a text."""
+        return self._encoding
+
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding.of(self.tokenizer)
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The tokens that the tokenizer puts in front of a prompt, as text; often BOS, or none."""
+        ids = self.encoding.prefix
+        return tuple(self.words(ids)) if ids else ()
+
+    def computes_alike(self, probe: Sequence[float]) -> bool:
+        """Whether a probe of an earlier time agrees with this model's, but for rounding."""
+        # A sum over the vocabulary of numbers with 8 bits (bfloat16) is off by about a hundredth.
+        is_exact = self.hf.dtype in (torch.float32, torch.float64)
+        slack = 2e-3 if is_exact else 0.1
+        pairs = zip(self.probe, probe, strict=False)
+        return len(probe) == len(self.probe) and all(abs(a - b) <= slack for a, b in pairs)
 
     @property
     def n_layers(self) -> int:
@@ -111,11 +146,19 @@ class LanguageModel:
             )
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """The token ids of a text, as the tokenizer begins one (with BOS where it has it)."""
+        """The token ids of a prompt, with what the tokenizer puts in front of it (often BOS)."""
         if not text.strip():
             raise UsageError(f"the text is empty: {text!r}", hint="give at least one word")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the text is not Unicode: it holds half a character at {error.start}",
+                hint="give text in UTF-8",
+            ) from error
         with quiet_transformers():
-            ids = self._tokenizer()(text, return_tensors="pt").input_ids
+            ids = text_ids(self._tokenizer(), self.encoding, text)
+        self._refuse_beyond(ids)
         n_tokens, limit = ids.shape[1], self.max_positions
         if limit is not None and n_tokens > limit:
             raise UsageError(
@@ -124,6 +167,21 @@ class LanguageModel:
                 hint="shorten the text, or read its end only",
             )
         return ids.to(self.device)
+
+    def is_text(self, ids: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
+        """True = an ordinary token of the text, neither special nor the first one."""
+        return self.encoding.is_text(ids)
+
+    def _refuse_beyond(self, ids: Int[Tensor, "1 pos"]) -> None:
+        most = n_embedded(self.hf)
+        if ids.shape[1] <= len(self.encoding.prefix):
+            raise UsageError("the text has no tokens", hint="give at least one word")
+        if int(ids.max()) >= most:
+            raise UsageError(
+                f"the text holds {self.words([int(ids.max())])[0]!r}, which {self.name} cannot "
+                f"read: its id is {int(ids.max())}, and the embedding has {most} rows",
+                hint="leave it out: it is a special token of a larger model",
+            )
 
     def words(self, ids: Int[Tensor, " n"] | Sequence[int]) -> list[str]:
         """One string to show for each token id, with its leading space."""
@@ -148,25 +206,32 @@ class LanguageModel:
 
 
 def open_model(
-    name: str | Path = DEFAULT_MODEL,
+    name: str | Path | None = None,
     *,
     dtype: str | None = None,
     device_map: str | None = None,
     taps: str | None = None,
+    trust_remote_code: bool = False,
 ) -> LanguageModel:
     """Open a causal language model by hub name or folder; the default needs neither.
 
     Args:
+        name: None for the default, `DEFAULT_MODEL`.
         dtype: "float32", "bfloat16", "float16" or "auto" (the checkpoint's). float32 by default,
             or the checkpoint's with a ``device_map``.
         device_map: where accelerate should put the parts of a model too large for one device.
         taps: a regular expression for the paths of the attention's output projections, where the
             usual rule fails. Whether their inputs are separate heads is then taken on trust.
+        trust_remote_code: run the Python code that the model brings with it. Without it such code
+            never runs, and nobody is asked.
 
     Raises:
         ModelError: there is no such model, it is not causal, or its heads cannot be told apart.
     """
-    hf, tokenizer = load_model(name, dtype=dtype, device_map=device_map)
+    name = DEFAULT_MODEL if name is None else name
+    hf, tokenizer = load_model(
+        name, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
+    )
     return wrap_model(hf, tokenizer, name=str(name), taps=taps)
 
 
@@ -185,8 +250,12 @@ def wrap_model(
         refuse_other_kinds(hf.config, name)
     hf.eval().requires_grad_(False)
     with quiet_transformers():
+        if tokenizer is not None:
+            check_tokenizer(hf, tokenizer)
+        check_weights(hf)
         layers = find_taps(hf, taps)
         trial = try_model(hf, layers)
+        check_trial(hf, trial)
         check_causal(hf, trial)
         check_sum(layers, trial)
         if taps is None:
@@ -200,4 +269,5 @@ def wrap_model(
             layers=follow_to_stream(hf, layers),
             unembedding=unembedding,
             final_norm=find_final_norm(hf, trial),
+            probe=trial.probe(),
         )

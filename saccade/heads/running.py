@@ -79,9 +79,14 @@ def _input_weight(hf: PreTrainedModel) -> Tensor:
     return weight
 
 
+def n_embedded(hf: PreTrainedModel) -> int:
+    """How many ids of tokens the model can read."""
+    return int(_input_weight(hf).shape[0])
+
+
 def trial_ids(hf: PreTrainedModel) -> Int[Tensor, "2 5"]:
     """Two short rows of words to try a model with; they differ in the last word only."""
-    n_words = _input_weight(hf).shape[0]
+    n_words = n_embedded(hf)
     # From the middle of the vocabulary, away from padding and other special words.
     start = max(0, min(n_words // 2, n_words - 6))
     row = [start, start + 2, start + 1, start + 3]

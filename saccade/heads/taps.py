@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from saccade.errors import ModelError
+from saccade.errors import ModelError, UsageError
 from saccade.heads.norms import FrozenNorm
 
 # Measured on 183 model types of transformers 5.22: these names cover 142 of them.
@@ -52,12 +52,18 @@ def find_taps(hf: PreTrainedModel, pattern: str | None = None) -> tuple[HeadLaye
         pattern: a regular expression that the whole module path must match, instead of the rule.
 
     Raises:
+        UsageError: the pattern is no regular expression.
         ModelError: nothing matches, or a projection cannot be split into heads.
     """
     modules: dict[str, nn.Module] = dict(hf.named_modules())
-    paths = [
-        p for p in modules if (_fits(p, modules) if pattern is None else re.fullmatch(pattern, p))
-    ]
+    try:
+        wanted = None if pattern is None else re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"`taps` is no regular expression: {pattern!r}: {error}",
+            hint="give a pattern such as r'model\\.layers\\.\\d+\\.self_attn\\.o_proj'",
+        ) from error
+    paths = [p for p in modules if (wanted.fullmatch(p) if wanted else _fits(p, modules))]
     layers = sorted((_head_layer(p, modules, hf) for p in paths), key=lambda layer: layer.index)
     _refuse_unusable(layers, hf, pattern)
     return tuple(layers)

@@ -33,6 +33,12 @@ class Trial:
     last_block: Tensor
     """What came out of the last layer."""
 
+    def probe(self) -> tuple[float, ...]:
+        """The entropy of the prediction at each position of the first row, in nats."""
+        log_p = self.logits[0].float().log_softmax(-1)  # [pos, d_vocab]
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        return tuple(round(float(each), 6) for each in entropy)
+
 
 @torch.no_grad()
 def try_model(hf: PreTrainedModel, layers: Sequence[HeadLayer]) -> Trial:

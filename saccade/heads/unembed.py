@@ -121,5 +121,6 @@ def _scales(
         if isinstance(value := getattr(config, name, None), int | float) and value:
             yield 1.0 / value
     if softcap is not None:
-        expected = softcap * torch.atanh((expected / softcap).clamp(-0.999, 0.999))
+        can_undo = expected.abs() < 0.999 * softcap  # the rest is rounded to the cap itself
+        raw, expected = raw[can_undo], softcap * torch.atanh(expected[can_undo] / softcap)
     yield float((raw * expected).sum() / raw.square().sum().clamp_min(1e-30))

@@ -14,6 +14,8 @@ from saccade.errors import UsageError
 
 DATA = "bias_suites.json"
 _CHOICE = re.compile(r"\{([^{}|]*)\|([^{}|]*)\}")
+# What is left of a choice that is not closed, not opened, or has more than two parts.
+_BROKEN = re.compile(r"\{[^{}]*\||\|[^{}]*\}")
 
 
 class Suite(NamedTuple):
@@ -71,12 +73,21 @@ def find_suite(name: str) -> Suite:
 def split_pairs(lines: Sequence[str]) -> PromptPairs:
     """Prompts as they are, or pairs where every line has a choice ``{one|other}``.
 
+    Raises:
+        UsageError: a choice is broken, only some lines have one, or there are no lines.
+
     >>> split_pairs(["The {nurse|pilot} said that"])
     PromptPairs(first=('The nurse said that',), second=('The pilot said that',))
     """
     kept = [line.strip() for line in lines if line.strip()]
     if not kept:
         raise UsageError("there are no prompts", hint="give at least two, one a line")
+    for line in kept:
+        if _BROKEN.search(_CHOICE.sub("", line)):
+            raise UsageError(
+                f"expected a choice such as {{one|other}}, found a broken one in {line[:60]!r}",
+                hint="close every {, and give two words with one | between them",
+            )
     paired = [line for line in kept if _CHOICE.search(line)]
     if paired and len(paired) < len(kept):
         odd = next(line for line in kept if line not in paired)

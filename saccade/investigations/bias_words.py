@@ -54,11 +54,15 @@ def find_words(asked: str) -> list[str]:
         return [word for each in asked.split(",") if (word := each.strip())]
     if asked in lists:
         return list(lists[asked])
-    if not Path(asked).is_file():
+    try:
+        is_file = Path(asked).is_file()
+    except OSError:  # longer than any name of a file
+        is_file = False
+    if not is_file:
         near = difflib.get_close_matches(asked, lists, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(
-            f"{asked!r} is no list of words: there is no such file, and no list of that name",
+            f"{asked[:60]!r} is no list of words: there is no such file, and no list of that name",
             hint=f"{guess}lists are {', '.join(lists)}; or write words with commas between them",
         )
     try:

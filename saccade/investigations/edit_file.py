@@ -4,21 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from annotated_types import Ge, Le, Lt, MinLen
 from torch import Tensor
 
 from saccade.errors import InterventionError, StoreError
 from saccade.heads import Ablate, Change, InjectHead, InjectResidual, Scale, intervene
-from saccade.store import read_manifest, read_tensors, write_folder
+from saccade.heads.interventions import check_change
+from saccade.store import conform, read_folder, write_folder
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel, Touched
 
 TENSORS = "edit.safetensors"
 KINDS: dict[str, type[Change]] = {kind.__name__.lower(): kind for kind in get_args(Change)}
+_AGAIN = "make the edit again with `saccade edit --out`"
+
+Index = Annotated[int, Ge(0), Lt(2**31)]
+Number = Annotated[float, Ge(-1e30), Le(1e30)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeRecord:
+    """One change as the manifest of an edit has it; what is put somewhere is in the tensors."""
+
+    kind: Literal["ablate", "scale", "patch", "injecthead", "injectresidual"]
+    layer: Index
+    head: Index | None = None
+    by: Literal["zero", "mean", "resample"] | None = None
+    factor: Number | None = None
+    strength: Number | None = None
+    positions: tuple[Annotated[int, Ge(-(2**31)), Lt(2**31)], ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditManifest:
+    """What the manifest of an edit says of it."""
+
+    model: str
+    model_fingerprint: Annotated[str, MinLen(1)]
+    about: str
+    prompt: str
+    changes: Annotated[tuple[ChangeRecord, ...], MinLen(1)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +107,8 @@ def edit_of(
     """
     if not changes:
         raise InterventionError("there is no change to keep", hint="make one first")
+    for change in changes:
+        check_change(model, change)
     return Edit(
         model=model.name,
         model_fingerprint=model.fingerprint,
@@ -93,20 +125,31 @@ def load_edit(path: str | Path, model: LanguageModel) -> Edit:
         InterventionError: there is none, it is damaged, or it was made for another model.
     """
     try:
-        manifest = read_manifest(path)
-        tensors = read_tensors(path, TENSORS) if TENSORS in manifest["files"] else {}
+        manifest, files = read_folder(path)
+        if not isinstance(manifest.get("edit"), dict):
+            raise InterventionError(
+                f"{path} holds no edit: its manifest does not say what is changed where",
+                hint="give a folder written by `saccade edit --out`",
+            )
+        said = conform(EditManifest, manifest["edit"], where=path)
+        tensors = files.get(TENSORS, {})
     except StoreError as error:
         raise InterventionError(str(error), hint=error.hint) from error
     try:
-        said = manifest["edit"]
-        changes = [_change(each, number, tensors) for number, each in enumerate(said["changes"])]
-        edit = Edit(**{name: str(said[name]) for name in _SAID}, changes=tuple(changes))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InterventionError(
-            f"{path} holds no edit: its manifest does not say what is changed where",
-            hint="give a folder written by `saccade edit --out`",
-        ) from error
-    edit.check(model)
+        changes = [_change(each, number, tensors) for number, each in enumerate(said.changes)]
+        _refuse_left_over(said, tensors)
+        edit = Edit(
+            model=said.model,
+            model_fingerprint=said.model_fingerprint,
+            about=said.about,
+            prompt=said.prompt,
+            changes=tuple(changes),
+        )
+        edit.check(model)
+        for change in changes:
+            check_change(model, change)
+    except InterventionError as error:
+        raise InterventionError(f"{path}: {error}", hint=error.hint) from error
     return edit
 
 
@@ -135,16 +178,43 @@ def describe(change: Change) -> str:
 
 
 _SAID = ("model", "model_fingerprint", "about", "prompt")
-_NUMBERS = {"layer": int, "head": int, "factor": float, "strength": float, "by": str}
+_TENSOR_FIELDS = ("value", "z", "vector")
 
 
-def _change(said: dict[str, Any], number: int, tensors: dict[str, Tensor]) -> Change:
-    given: dict[str, Any] = {
-        name: make(said[name]) for name, make in _NUMBERS.items() if name in said
+def _change(record: ChangeRecord, number: int, tensors: dict[str, Tensor]) -> Change:
+    kind = KINDS[record.kind]
+    names = {field.name for field in fields(kind)}
+    given = {name: value for name, value in asdict(record).items() if value is not None}
+    del given["kind"]
+    # An ablation by zero is the one change of its kind that has no tensor.
+    given |= {
+        name: tensors[f"{number}.{name}"]
+        for name in _TENSOR_FIELDS
+        if f"{number}.{name}" in tensors
     }
-    given["positions"] = None if said["positions"] is None else tuple(map(int, said["positions"]))
-    for name, tensor in tensors.items():
-        of, _, field = name.partition(".")
-        if of == str(number):
-            given[field] = tensor
-    return KINDS[said["kind"]](**given)
+    needed = names - {"positions", "rows"} - ({"value"} if record.by == "zero" else set())
+    if given.keys() - {"positions"} != needed:
+        missing, extra = sorted(needed - given.keys()), sorted(given.keys() - names)
+        found = f"lacks {missing[0]}" if missing else f"has {', '.join(extra) or 'a value'} too"
+        raise InterventionError(
+            f"change {number} is damaged: expected {', '.join(sorted(needed))} for {record.kind}, "
+            f"but it {found}",
+            hint=_AGAIN,
+        )
+    for name in _TENSOR_FIELDS:
+        put = given.get(name)
+        if put is not None and not (put.is_floating_point() and put.dim()):
+            raise InterventionError(
+                f"change {number} is damaged: expected vectors of floats in its {name}, found "
+                f"{put.dtype} of shape {tuple(put.shape)}",
+                hint=_AGAIN,
+            )
+    return kind(**given)
+
+
+def _refuse_left_over(said: EditManifest, tensors: dict[str, Tensor]) -> None:
+    known = {f"{n}.{name}" for n in range(len(said.changes)) for name in _TENSOR_FIELDS}
+    if strange := sorted(tensors.keys() - known):
+        raise InterventionError(
+            f"expected tensors of {len(said.changes)} changes, found {strange[0]} too", hint=_AGAIN
+        )

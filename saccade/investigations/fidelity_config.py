@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saccade.store.schema import Seed
+
 
 @dataclass(frozen=True, kw_only=True)
 class FidelityConfig:
@@ -19,5 +21,5 @@ class FidelityConfig:
     """How many directions of each head, at most as many as it has; 0 leaves the basis out."""
     control: int = 16
     """How many random directions, as a control."""
-    seed: int = 0
+    seed: Seed = 0
     """Of everything that is drawn at random."""

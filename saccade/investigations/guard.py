@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from saccade.errors import LensError
 from saccade.investigations.guard_discriminant import Discriminant
-from saccade.investigations.guard_features import Readout
+from saccade.investigations.guard_features import Points, Readout
 from saccade.investigations.guard_verdict import HeadAlarm, Verdict
 from saccade.investigations.prompt_batches import encode_prompts, prompt_rows
 from saccade.lenses.head_reading import Word
@@ -28,6 +29,9 @@ from saccade.lenses.top_words import what_is_said
 
 if TYPE_CHECKING:
     from saccade.lenses.collection import Lenses
+
+MOST_SCORE = 1e6  # beyond it no score of clipped features can be
+_AGAIN = "fit the guard again with `saccade guard fit`"
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,21 @@ class Guard:
     ordinary: Float[Tensor, " prompt"]
     """The scores of ordinary prompts, each from a fit without it, in order."""
     threshold: float
+    false_alarms: float = 0.05
+    """Share of ordinary prompts that score above the threshold."""
     source: str = ""
     """Where the ordinary prompts came from."""
+
+    def __post_init__(self) -> None:
+        """Refuse a guard that cannot judge: every prompt would be ordinary to it."""
+        _refuse_not_finite(self)
+        window, stride = self.readout.window, self.readout.stride
+        if not 1 <= stride <= window:
+            raise LensError(
+                "the guard cannot judge: expected stretches of 1 token or more without gaps "
+                f"between them, found a window of {window} with a stride of {stride}",
+                hint=_AGAIN,
+            )
 
     @property
     def layers(self) -> list[int]:
@@ -50,7 +67,7 @@ class Guard:
 
     def score_of(self, z: Mapping[int, Float[Tensor, "pos head d_head"]]) -> float:
         """The score of one prompt from what its heads hold: that of its worst stretch."""
-        return float(self.discriminant.log_odds(self.readout.points(z).features).max())
+        return float(self._log_odds(self.readout.points(z)).max())
 
     def scores(self, prompts: Sequence[str]) -> Float[Tensor, " prompt"]:
         """How much each prompt sounds like an injected one: one forward pass each."""
@@ -79,7 +96,7 @@ class Guard:
         words: int,
     ) -> Verdict:
         points = self.readout.points(z)
-        log_odds = self.discriminant.log_odds(points.features)
+        log_odds = self._log_odds(points)
         worst = int(log_odds.argmax())
         start, stop = points.spans[worst]
         score = float(log_odds[worst])
@@ -99,6 +116,22 @@ class Guard:
             stretch="".join(self.lenses.model.words(ids[start:stop])).strip(),
             heads=alarms,
         )
+
+    def _log_odds(self, points: Points) -> Float[Tensor, " point"]:
+        """The scores of the stretches of a prompt.
+
+        Raises:
+            LensError: one is not finite: to call the prompt ordinary would be a guess.
+        """
+        found = self.discriminant.log_odds(points.features)
+        # The features too, because an infinite one would be clipped to a finite score.
+        if not (points.features.isfinite().all() and found.isfinite().all()):
+            raise LensError(
+                "the guard cannot judge this prompt: what the heads hold over it is not finite",
+                hint="open the model with a wider dtype (float32), and check its weights with "
+                "`saccade model`",
+            )
+        return found
 
     def _parts(self, features: Float[Tensor, " feature"]) -> list[tuple[tuple[int, int], float]]:
         """Every head's share of a score, the largest first."""
@@ -122,3 +155,35 @@ class Guard:
         from saccade.investigations.guard_file import save_guard
 
         save_guard(self, path)
+
+
+def threshold_for(ordinary: Float[Tensor, " prompt"], false_alarms: float) -> float:
+    """The score above which a given share of ordinary prompts lies.
+
+    >>> threshold_for(torch.arange(101).double(), 0.05)
+    95.0
+    """
+    return float(ordinary.double().quantile(1 - false_alarms))
+
+
+def _refuse_not_finite(guard: Guard) -> None:
+    of = guard.discriminant
+    held: dict[str, Tensor] = {
+        **{name: getattr(of, name) for name in ("centre", "scale", "mean", "weight")},
+        **{f"usual of layer {layer}": each for layer, each in guard.readout.usual.items()},
+        **{f"reader of layer {layer}": each for layer, each in guard.readout.reader.items()},
+        "ordinary scores": guard.ordinary,
+        "threshold": torch.tensor(guard.threshold),
+        "bias": torch.tensor(of.bias),
+    }
+    for name, each in held.items():
+        if not (each.is_floating_point() and bool(each.isfinite().all())):
+            raise LensError(
+                f"the guard cannot judge: expected finite numbers, found others in its {name}",
+                hint=_AGAIN,
+            )
+    if not (bool((of.scale > 0).all()) and bool(of.weight.any())):
+        raise LensError(
+            "the guard cannot judge: expected scales above 0 and weights that are not all 0",
+            hint=_AGAIN,
+        )

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from saccade.errors import UsageError
+from saccade.errors import LensError, UsageError
 from saccade.lenses.head_lens import HeadLens
 
 if TYPE_CHECKING:
@@ -149,5 +149,10 @@ def lens_roots(lenses: Lenses) -> dict[int, Float[Tensor, "head d_head d_head"]]
 
 
 def _root(metric: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, "head d_head d_head"]:
+    if not bool(metric.isfinite().all()):
+        raise LensError(
+            "the lenses are not finite, so a guard cannot read them",
+            hint="fit them again with `saccade lens fit`",
+        )
     values, vectors = torch.linalg.eigh(metric.detach().double().cpu())
     return vectors * values.clamp_min(0).sqrt()[:, None]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.investigations.guard import Guard
+from saccade.investigations.guard import Guard, threshold_for
 from saccade.investigations.guard_discriminant import Discriminant
 from saccade.investigations.guard_features import HeadSums, Readout
 from saccade.investigations.guard_requests import splice_requests
@@ -58,34 +58,36 @@ def fit_guard(
         UsageError: too few prompts, or a setting that cannot be.
     """
     config = config or GuardConfig()
-    _check(prompts, config)
+    _check(prompts, config, lenses.model.max_positions)
     plain = encode_prompts(lenses.model, prompts)
     spliced = encode_prompts(lenses.model, splice_requests(prompts, seed=config.seed))
     readout = _look(lenses, plain, config)
     read = _read(lenses, readout, [*plain, *spliced], progress)
     ordinary = _crossed(read).sort().values
-    at = torch.tensor(1 - config.false_alarms).double()
     return Guard(
         lenses=lenses,
         readout=readout,
         discriminant=_discriminant(read),
         ordinary=ordinary,
-        threshold=float(ordinary.quantile(at)),
+        threshold=threshold_for(ordinary, config.false_alarms),
+        false_alarms=config.false_alarms,
         source=source,
     )
 
 
-def _check(prompts: Sequence[str], config: GuardConfig) -> None:
+def _check(prompts: Sequence[str], config: GuardConfig, max_positions: int | None) -> None:
     if len(prompts) < FEWEST:
         raise UsageError(
             f"expected at least {FEWEST} ordinary prompts, got {len(prompts)}",
             hint="some hundred of the kind you expect make a good guard",
         )
-    if not 0 < config.false_alarms < 1 or config.window < 1:
+    longest = max_positions or 1_000_000
+    if not 0 < config.false_alarms < 1 or not 1 <= config.window <= longest:
         raise UsageError(
             f"cannot fit a guard with window {config.window} and {config.false_alarms} false "
             "alarms",
-            hint="give a window of 1 or more, and a share of false alarms between 0 and 1",
+            hint=f"give a window of 1 to {longest} tokens, and a share of false alarms between 0 "
+            "and 1",
         )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 
-from saccade.errors import UsageError
+from saccade.errors import StoreError, UsageError
+from saccade.store import parse_json
 
 
 def prompts_of(lines: Iterable[str]) -> Iterator[str]:
@@ -24,8 +24,8 @@ def prompts_of(lines: Iterable[str]) -> Iterator[str]:
 
 def _from_json(line: str, number: int) -> str:
     try:
-        found = json.loads(line)
-    except ValueError as error:
+        found = parse_json(line, where=f"line {number}")
+    except StoreError as error:
         raise UsageError(
             f"line {number} begins like JSON and is none: {error}",
             hint='write {"prompt": "..."} in one line, or plain text that begins otherwise',
@@ -47,10 +47,15 @@ def in_portions(prompts: Iterable[str], size: int) -> Iterator[list[str]]:
     [2, 1]
     """
     portion: list[str] = []
-    for prompt in prompts:
-        portion.append(prompt)
-        if len(portion) == size:
+    try:
+        for prompt in prompts:
+            portion.append(prompt)
+            if len(portion) == size:
+                yield portion
+                portion = []
+    except UsageError:  # a line that is no prompt: those before it are still answered
+        if portion:
             yield portion
-            portion = []
+        raise
     if portion:
         yield portion

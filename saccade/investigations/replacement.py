@@ -38,11 +38,14 @@ class Replacement:
     def resampled(
         cls, model: LanguageModel, ids: Int[Tensor, "batch pos"], *, length: int, seed: int = 0
     ) -> Replacement:
-        """What the heads held at ``length`` places of a text, drawn at random."""
+        """The activations at ``length`` tokens of a text, drawn at random."""
         generator = torch.Generator().manual_seed(seed)
-        places = torch.randint(ids.numel(), (length,), generator=generator)
+        among = model.is_text(ids).flatten().nonzero()[:, 0].cpu()
+        places = among[torch.randint(len(among), (length,), generator=generator)]
         z = capture(model, ids).z
-        return cls("resample", {layer: each.flatten(0, 1)[places] for layer, each in z.items()})
+        return cls(
+            "resample", {k: each.flatten(0, 1)[places.to(each.device)] for k, each in z.items()}
+        )
 
     @classmethod
     def other_prompt(

@@ -67,8 +67,8 @@ def repeated_blocks(
     # Without repetition inside a block, so that a token has one earlier place in each of them.
     drawn = [low + torch.randperm(high - low, generator=generator)[:block] for _ in range(rows)]
     ids = torch.stack(drawn).repeat(1, repeats)
-    first = _first_tokens(model).expand(rows, -1)
-    return RepeatedBlocks(torch.cat([first, ids], 1).to(model.device), block, first.shape[1])
+    start = len(model.encoding.prefix)
+    return RepeatedBlocks(model.encoding.with_prefix(ids).to(model.device), block, start)
 
 
 def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
@@ -97,11 +97,3 @@ def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
     rows_of_ids, wanted = torch.stack(ids), torch.tensor(once, device=model.device)
     place = (rows_of_ids == wanted[:, None]).int().argmax(1)
     return NameTexts(rows_of_ids, wanted, torch.tensor(twice, device=model.device), place)
-
-
-def _first_tokens(model: LanguageModel) -> Int[Tensor, "1 start"]:
-    if model.tokenizer is None:
-        return torch.empty(1, 0, dtype=torch.long)
-    plain = model.tokenizer("a", add_special_tokens=False).input_ids
-    whole = model.encode("a")[0].tolist()
-    return torch.tensor([whole[: max(0, len(whole) - len(plain))]], dtype=torch.long)

@@ -208,7 +208,7 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
 @torch.no_grad()
 def held_out_of(lenses: Lenses, corpus: Corpus) -> HeldOut:
     """Positions of a text, ready to judge the lenses of a model with."""
-    windows, picked = choose_positions(corpus.windows, POSITIONS)
+    windows, picked = choose_positions(lenses.model, corpus.windows, POSITIONS)
     captured = capture(lenses.model, windows.to(lenses.model.device))
     sample = Sample.take(captured.z, captured.final, picked.flatten().nonzero()[:, 0])
     return HeldOut.of(lenses.model, sample, lenses.constant, n_words=N_WORDS)

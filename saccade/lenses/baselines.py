@@ -82,6 +82,8 @@ def _bound(
         corpus=corpus.source if corpus is not None else "",
         corpus_fingerprint=corpus.fingerprint if corpus is not None else "",
         n_tokens=corpus.n_tokens if corpus is not None else 0,
+        prefix=model.prefix,
+        probe=model.probe,
     )
     return Lenses(model=model, by_layer=dict(by_layer), constant=_uniform(model), made=made)
 

@@ -1,18 +1,25 @@
-"""The text of a fit, one batch at a time, with what the model held while reading it."""
+"""The text of a fit, one batch at a time, with the model's activations on it.
+
+What is taken of a row depends on the row alone, by a hash of its ids: which positions are read, and
+which of them are sampled to choose on. So the sums and the sample of a text are the same in
+whatever batches, processes or shards it is read.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.heads import capture
-from saccade.heads.capture import every_so_many
-from saccade.lenses.corpus import Corpus
+from saccade.heads.capture import at_positions
+from saccade.lenses.corpus import HELD_OUT_EVERY, Corpus
 from saccade.lenses.self_text import sample_batch
 from saccade.lenses.statistics import POSITION_EVERY
 from saccade.store import fingerprint_text
@@ -20,14 +27,12 @@ from saccade.store import fingerprint_text
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
 
-# One row in so many is not fitted on: the ridge and the word bias are chosen on it.
-HELD_OUT_EVERY = 16
-
 
 class Batch(NamedTuple):
-    """Rows of text, and what the model held after reading every other word."""
+    """Rows of text, and the model's activations at every other position."""
 
     ids: Int[Tensor, "batch pos"]
+    positions: Int[Tensor, "batch kept_pos"]
     z: dict[int, Float[Tensor, "batch kept_pos head d_head"]]
     final: Float[Tensor, "batch kept_pos d_model"]
     held_out: Bool[Tensor, " batch"]
@@ -66,11 +71,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class CorpusBatches:
-    """Windows of a corpus, ``rows`` at a time.
-
-    The last sixteenth is held out. It lies apart from the rest, because windows of one document are
-    too alike: chosen on those, the ridge comes out too weak.
-    """
+    """Windows of a corpus, ``rows`` at a time; the corpus says which are held out."""
 
     model: LanguageModel
     corpus: Corpus
@@ -92,9 +93,8 @@ class CorpusBatches:
         return self.corpus.n_tokens
 
     def held_out_rows(self) -> Bool[Tensor, " row"]:
-        """The last sixteenth of the windows, at least one."""
-        n = len(self.corpus.windows)
-        return torch.arange(n) >= n - max(1, n // HELD_OUT_EVERY)
+        """The corpus's own."""
+        return self.corpus.held_out_windows()
 
     def __len__(self) -> int:
         return math.ceil(len(self.corpus.windows) / self.rows)
@@ -104,8 +104,9 @@ class CorpusBatches:
         start = index * self.rows
         some = slice(start, start + self.rows)
         ids = self.corpus.windows[some].to(self.model.device)
-        captured = capture(self.model, ids, every=POSITION_EVERY)
-        return Batch(ids, captured.z, captured.final, self.held_out_rows()[some])
+        positions = kept_positions(self.model, ids)
+        captured = capture(self.model, ids, positions=positions)
+        return Batch(ids, positions, captured.z, captured.final, self.held_out_rows()[some])
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,49 @@ class SelfBatches:
             temperature=1.0,
         )
         held_out = self.held_out_rows()[start : start + self.rows]
-        z = {layer: every_so_many(held, POSITION_EVERY) for layer, held in sampled.z.items()}
-        return Batch(sampled.ids, z, every_so_many(sampled.final, POSITION_EVERY), held_out)
+        positions = kept_positions(self.model, sampled.ids)
+        z = {layer: at_positions(each, positions) for layer, each in sampled.z.items()}
+        return Batch(sampled.ids, positions, z, at_positions(sampled.final, positions), held_out)
+
+
+def row_hashes(ids: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
+    """A number for each row that only its ids decide, from 0 to 2^62.
+
+    >>> row_hashes(torch.tensor([[5, 7], [5, 7], [7, 5]])).unique().numel()
+    2
+    """
+    rows = np.ascontiguousarray(ids.cpu().numpy(), "<i8")
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
+    numbers = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(2)
+    return torch.from_numpy(numbers.astype(np.int64))
+
+
+def kept_positions(
+    model: LanguageModel, ids: Int[Tensor, "batch pos"]
+) -> Int[Tensor, "batch kept_pos"]:
+    """Every other position of each row after the tokenizer's own; even or odd by its hash."""
+    first, length = model.encoding.n_skipped, ids.shape[1]
+    offset = row_hashes(ids)[:, None] % POSITION_EVERY
+    column = torch.arange(max(1, (length - first) // POSITION_EVERY))
+    positions = first + POSITION_EVERY * column + offset
+    return positions.clamp_max(length - 1).to(ids.device)
+
+
+def priorities(batch: Batch) -> Int[Tensor, "batch kept_pos"]:
+    """A random number for each position that is kept, decided by its row and place alone.
+
+    The positions with the smallest are a uniform sample of a text (bottom-k sampling); that of two
+    texts together is found among the samples of both (Cohen and Kaplan, 2007,
+    https://doi.org/10.1145/1281100.1281133).
+    """
+    row = row_hashes(batch.ids).numpy().astype(np.uint64)[:, None]
+    place = batch.positions.cpu().numpy().astype(np.uint64)
+    # The output function of SplitMix64 (Steele et al., 2014); its products wrap around.
+    mixed = row + (place + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))
 
 
 def windows_of_step(n_windows: int, step: int, *, rows: int, seed: int) -> Tensor:

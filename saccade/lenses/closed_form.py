@@ -22,7 +22,7 @@ divergence, which needs no predictions but the sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,18 +89,28 @@ def solve(
             matched. Those of ``held_out`` if not given.
     """
     constant = constant_lens(statistics)
-    metric = _metric(model, constant)
-    parts = {layer: _ingredients(statistics, layer, metric) for layer in statistics.layers}
-    mix = _calibrate(parts, held_out)
-    matching = Matching.of(model, constant)
+    fisher = fisher_information(model.unembedding.weight, constant.exp())
+    metric = Metric.of(fisher)
+    matching = Matching.of(model, constant, fisher=fisher)
+    # One layer after the other: the ingredients of all are four times as large as the lenses.
+    kept = {layer: _ingredients(statistics, layer, metric) for layer in _some(statistics.layers)}
+    shared, curvature = _shared_mix(kept, held_out)
     lenses = {}
-    for layer, part in parts.items():
-        lens = _lens(model, layer, part, mix[layer], constant)
+    for layer in statistics.layers:
+        part = kept.pop(layer, None) or _ingredients(statistics, layer, metric)
+        mix = _own_mix(part, layer, held_out, shared, curvature)
+        lens = _lens(model, layer, part, mix, constant)
+        del part
         start = lens.weight.detach().clone(), lens.bias.detach().clone()
         match_moments(lens, statistics, layer, (z or held_out.sample.z)[layer], matching)
         _go_back(lens, *start, held_out, layer)
         lenses[layer] = lens
     return lenses
+
+
+def _some(layers: Sequence[int]) -> Sequence[int]:
+    """The layers on which all heads' common mixture is found."""
+    return layers[:: max(1, len(layers) // SHARED_LAYERS)]
 
 
 def _go_back(
@@ -136,11 +146,11 @@ class Metric(NamedTuple):
     fisher: Float[Tensor, "d_model d_model"]
     damped: Float[Tensor, "d_model d_model"]
 
-
-def _metric(model: LanguageModel, constant: Tensor) -> Metric:
-    weight, p = model.unembedding.weight.float(), constant.exp().to(model.unembedding.weight.device)
-    fisher = fisher_information(weight, p).double().cpu()
-    return Metric(fisher, damped_inverse(fisher, DAMPING))
+    @classmethod
+    def of(cls, fisher: Float[Tensor, "d_model d_model"]) -> Metric:
+        """In float64, on the CPU."""
+        fisher = fisher.double().cpu()
+        return cls(fisher, damped_inverse(fisher, DAMPING))
 
 
 def _ingredients(statistics: Statistics, layer: int, metric: Metric) -> Ingredients:
@@ -180,28 +190,19 @@ def _least_squares(
     return torch.linalg.solve(ridged(zz, ridge), target)
 
 
-def _calibrate(
-    parts: dict[int, Ingredients], held_out: HeldOut
-) -> dict[int, Float[Tensor, "head kind"]]:
-    """How much of each ingredient every head takes, by Newton's method on held-out text."""
-    shared, spread = _shared_mix(parts, held_out)
-    return {layer: _own_mix(part, layer, held_out, shared, spread) for layer, part in parts.items()}
-
-
 def _shared_mix(
     parts: dict[int, Ingredients], held_out: HeldOut
 ) -> tuple[Float[Tensor, " kind"], Float[Tensor, "kind kind"]]:
     """The best mixture for all heads together, and the mean curvature around it."""
-    some = list(parts)[:: max(1, len(parts) // SHARED_LAYERS)]
-    n_heads = sum(len(parts[layer].mean) for layer in some)
-    n_kinds = len(parts[some[0]].maps) + 1
+    n_heads = sum(len(part.mean) for part in parts.values())
+    n_kinds = len(next(iter(parts.values())).maps) + 1
     mix = torch.zeros(n_kinds)
     hessian = torch.zeros(n_kinds, n_kinds)
     for _ in range(SHARED_STEPS):
         gradient, hessian = torch.zeros(n_kinds), torch.zeros(n_kinds, n_kinds)
-        for layer in some:
-            terms = _terms(parts[layer], held_out.sample.z[layer], held_out.vectors)
-            found = _curvature(terms, held_out, mix.expand(len(parts[layer].mean), -1))
+        for layer, part in parts.items():
+            terms = _terms(part, held_out.sample.z[layer], held_out.vectors)
+            found = _curvature(terms, held_out, mix.expand(len(part.mean), -1))
             gradient += found.gradient.sum(0) / n_heads
             hessian += found.hessian.sum(0) / n_heads
         mix = mix - _newton_step(hessian, gradient)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from saccade.lenses.lens import Lens, lens_kind
 from saccade.lenses.places import find_lenses
 from saccade.lenses.sample import Sample
 from saccade.lenses.statistics import Statistics
-from saccade.store import read_manifest, read_tensors, write_folder
+from saccade.store import amend_manifest, conform, read_folder, read_manifest, write_folder
 
 if TYPE_CHECKING:
     from saccade.heads import LanguageModel
@@ -41,7 +42,12 @@ class Made:
     objective: str = "kl"
     corpus: str
     corpus_fingerprint: str
-    n_tokens: int
+    n_tokens: Annotated[int, Ge(0)]
+    prefix: tuple[str, ...] | None = None
+    """The tokens in front of each window of the text (BOS), as the tokenizer begins a prompt. None
+    for lenses of versions that put nothing there."""
+    probe: tuple[float, ...] = ()
+    """What the model computed on a few tokens (`LanguageModel.probe`)."""
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -66,6 +72,8 @@ class Lenses:
     """The sums they were solved from; needed to merge them with others."""
     held_out: Sample | None = None
     """The held-out positions they were chosen on; likewise."""
+    digest: str | None = None
+    """The sha256 of the file that they were loaded from."""
 
     @property
     def sites(self) -> list[tuple[int, int]]:
@@ -109,25 +117,21 @@ class Lenses:
         """The same lenses with these figures beside them, and no others."""
         return replace(self, quality=quality)
 
-    def adding_quality(self, quality: Quality) -> Lenses:
-        """The same lenses with these figures besides those they have.
-
-        A figure replaces the one of the same measure, layer and head; others stay, so that layers
-        and heads can be measured one after another.
-        """
-        merged = {name: dict(by) for name, by in self.quality.items()}
-        for name, by in quality.items():
-            rows = merged.setdefault(name, {})
-            for layer, row in by.items():
-                rows[layer] = _over(rows.get(layer, []), row)
-        return replace(self, quality=merged)
-
     def save(self, path: str | Path) -> None:
-        """Write them as a folder: safetensors and a JSON manifest."""
+        """Write them as a folder: safetensors and a JSON manifest.
+
+        Raises:
+            LensError: a lens holds numbers that are not finite; nothing is written then.
+        """
         tensors = {"constant": self.constant}
         for layer, lens in self.by_layer.items():
             for name, value in lens.state_dict().items():
                 tensors[f"{layer}.{name}"] = value.contiguous()
+        if broken := not_finite(tensors):
+            raise LensError(
+                f"these lenses are not saved: {broken} is not finite",
+                hint="fit them again, with a smaller --learning-rate if they were trained",
+            )
         files: dict[str, Mapping[str, Tensor]] = {LENSES: tensors}
         if self.statistics is not None:
             sample = self.held_out.tensors() if self.held_out else {}
@@ -138,6 +142,47 @@ class Lenses:
             "quality": self.quality,
         }
         write_folder(path, manifest, files)
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or an infinite number."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            return name
+    return None
+
+
+def add_quality(path: str | Path, lenses: Lenses, quality: Quality) -> None:
+    """Put metrics beside the lenses in a folder, if these are still the ones that were measured.
+
+    A number replaces the one of the same metric, layer and head; others stay, so that layers and
+    heads can be measured one after another.
+
+    Raises:
+        LensError: the folder holds other lenses than ``lenses``, which were loaded from it before.
+    """
+
+    def amend(manifest: dict[str, Any]) -> dict[str, Any]:
+        if manifest["files"].get(LENSES, {}).get("sha256") != lenses.digest:
+            raise LensError(
+                f"the metrics are not kept: {path} was fitted anew while they were measured",
+                hint="measure the new lenses, or give a folder that nobody writes to",
+            )
+        return {"quality": _merged(_told(manifest, path).quality, quality)}
+
+    try:
+        amend_manifest(path, amend)
+    except StoreError as error:
+        raise LensError(str(error), hint=error.hint) from error
+
+
+def _merged(old: Quality, new: Quality) -> Quality:
+    merged = {name: dict(by) for name, by in old.items()}
+    for name, by in new.items():
+        rows = merged.setdefault(name, {})
+        for layer, row in by.items():
+            rows[layer] = _over(rows.get(layer, []), row)
+    return merged
 
 
 def _over(old: Sequence[float | None], new: Sequence[float | None]) -> list[float | None]:
@@ -172,16 +217,16 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     """
     path = find_lenses(path, model)
     try:
-        manifest = read_manifest(path)
-        made = _made(manifest, path)
-        _refuse_strangers(made, model, path)
-        tensors = read_tensors(path, LENSES)
-        stored = read_tensors(path, STATISTICS) if STATISTICS in manifest["files"] else {}
+        manifest, files = read_folder(path, needs=[LENSES])
+        told = _told(manifest, path)
+        _refuse_strangers(told.made, model, path)
+        tensors, stored = files[LENSES], files.get(STATISTICS, {})
     except StoreError as error:
         raise LensError(str(error), hint=error.hint) from error
-    _refuse_incomplete(manifest, tensors, model, path)
+    made = told.made
+    _refuse_incomplete(told, {**stored, **tensors}, model, path)
     kind = lens_kind(made.kind)
-    by_layer = {int(layer): kind.start(model, int(layer)) for layer in manifest["layers"]}
+    by_layer = {int(layer): kind.start(model, int(layer)) for layer in told.layers}
     for layer, lens in by_layer.items():
         prefix = f"{layer}."
         state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -198,47 +243,78 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
         by_layer=by_layer,
         constant=tensors["constant"].to(model.unembedding.weight.device),
         made=made,
-        quality=manifest["quality"],
+        quality=told.quality,
         statistics=_statistics(stored, tuple(by_layer)) if stored else None,
         held_out=Sample.from_tensors(stored) if "sample.final" in stored else None,
+        digest=manifest["files"][LENSES]["sha256"],
     )
 
 
 def _statistics(stored: Mapping[str, Tensor], layers: tuple[int, ...]) -> Statistics:
     sums = {name: total for name, total in stored.items() if not name.startswith("sample.")}
-    return Statistics(sums=sums, layers=layers)
+    return Statistics.from_tensors(sums, layers)
 
 
 def read_made(path: str | Path) -> Made:
     """What the lenses in a folder were made for, without loading them."""
-    return _made(read_manifest(path), path)
+    return _told(read_manifest(path), path).made
 
 
-def _made(manifest: dict[str, Any], path: str | Path) -> Made:
-    try:
-        return Made(**manifest["made"])
-    except (KeyError, TypeError) as error:
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the manifest of lenses says beside the list of files."""
+
+    made: Made
+    layers: dict[str, Annotated[int, Ge(1)]]
+    """Layer -> how many lenses it has."""
+    quality: Quality
+
+
+def _told(manifest: dict[str, Any], path: str | Path) -> _Told:
+    if "made" not in manifest:
         raise LensError(
             f"{path} holds no lenses: its manifest does not say what they were made for",
             hint="give a folder written by `saccade lens fit`",
-        ) from error
+        )
+    told = {name: value for name, value in manifest.items() if name not in ("format", "files")}
+    return conform(_Told, told, where=path)
 
 
 def _refuse_incomplete(
-    manifest: dict[str, Any], tensors: Mapping[str, Tensor], model: LanguageModel, path: str | Path
+    told: _Told, tensors: Mapping[str, Tensor], model: LanguageModel, path: str | Path
 ) -> None:
-    layers, constant = manifest.get("layers"), tensors.get("constant")
-    is_whole = isinstance(layers, dict) and all(layer.isdecimal() for layer in layers)
-    is_whole = is_whole and isinstance(manifest.get("quality"), dict)
-    if not is_whole or constant is None or constant.shape != (model.d_vocab,):
+    again = "fit the lenses anew with `saccade lens fit`"
+    heads = {str(at.index): at.n_heads for at in model.layers}
+    is_residual = lens_kind(told.made.kind).site == "residual"
+    widths = {layer: 1 if is_residual else heads.get(layer) for layer in told.layers}
+    constant = tensors.get("constant")
+    if widths != told.layers or not widths.keys() <= heads.keys():
         raise LensError(
-            f"{path} is damaged: expected layers, quality and a constant lens of "
-            f"{model.d_vocab} words",
-            hint="fit the lenses anew with `saccade lens fit`",
+            f"{path} is damaged: its layers have {told.layers} lenses, where {model.name} has "
+            f"heads {heads}",
+            hint=again,
         )
+    rows = [(layer, len(row)) for by in told.quality.values() for layer, row in by.items()]
+    if any(layer not in widths or n > told.layers[layer] for layer, n in rows):
+        raise LensError(
+            f"{path} is damaged: its metrics are of other lenses than it holds", hint=again
+        )
+    if constant is None or constant.shape != (model.d_vocab,):
+        raise LensError(
+            f"{path} is damaged: expected a mean prediction of {model.d_vocab} tokens", hint=again
+        )
+    if broken := not_finite(tensors):
+        raise LensError(f"{path} cannot be read: {broken} is not finite", hint=again)
 
 
 def _refuse_strangers(made: Made, model: LanguageModel, path: str | Path) -> None:
+    again = f"fit lenses for this model with `saccade lens fit --model {model.name}`"
+    if made.prefix is None:
+        raise LensError(
+            f"{path} was fitted by an earlier version of saccade, on text without the tokens that "
+            "the tokenizer puts in front of a prompt",
+            hint=again,
+        )
     for what, theirs, ours in (
         ("model", made.model_fingerprint, model.fingerprint),
         ("tokenizer", made.tokenizer_fingerprint, model.tokenizer_fingerprint),
@@ -247,5 +323,17 @@ def _refuse_strangers(made: Made, model: LanguageModel, path: str | Path) -> Non
             raise LensError(
                 f"{path} was fitted for the {what} of {made.model} ({theirs}), "
                 f"not for that of {model.name} ({ours})",
-                hint=f"fit lenses for this model with `saccade lens fit --model {model.name}`",
+                hint=again,
             )
+    if made.prefix != model.prefix:
+        raise LensError(
+            f"{path} was fitted on text that begins with {list(made.prefix)}, and {model.name} "
+            f"puts {list(model.prefix)} in front of a prompt",
+            hint=again,
+        )
+    if made.probe and not model.computes_alike(made.probe):
+        raise LensError(
+            f"{path} was fitted when {made.model} computed something else: on a few tokens the "
+            f"entropy of its predictions was {made.probe}, now it is {model.probe}",
+            hint=again,
+        )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from saccade.errors import CorpusError, UsageError
@@ -21,6 +21,8 @@ from saccade.store.fingerprint import fingerprint_text
 # of any size is read in constant memory (the ids apart).
 _PIECE = 1 << 15  # characters
 _PIECES = 16
+# One window in so many is not fitted on: the ridge and the bias of each token are chosen on it.
+HELD_OUT_EVERY = 16
 # A piece is tokenized with this many characters of its neighbours, so that the words at its ends
 # come out as in the whole text; no tokenizer looks further than a word.
 _CONTEXT = 64
@@ -28,7 +30,7 @@ _CONTEXT = 64
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized text in windows of equal length."""
+    """Tokenized text in windows of equal length, each begun as the tokenizer begins a prompt."""
 
     source: str
     fingerprint: str
@@ -38,11 +40,30 @@ class Corpus:
     """UTF-8 bytes of the text in the windows."""
     window_bytes: Int[Tensor, " window"] | None = None
     """The same by window; without it a part of the corpus has its share of ``n_bytes``."""
+    n_prefix: int = 0
+    """How many tokens at the start of each window are the tokenizer's own (BOS)."""
+    held_out: Bool[Tensor, " window"] | None = None
+    """True = a window to choose with when lenses are fitted, not to fit on. None for the last
+    sixteenth."""
+
+    def held_out_windows(self) -> Bool[Tensor, " window"]:
+        """True = held out, for every window."""
+        return _last_windows(len(self.windows)) if self.held_out is None else self.held_out
 
     @property
     def n_tokens(self) -> int:
-        """How many ids the windows hold."""
-        return self.windows.numel()
+        """How many tokens of text the windows hold."""
+        return self.windows[:, self.n_prefix :].numel()
+
+
+def _last_windows(n_windows: int) -> Bool[Tensor, " window"]:
+    """Which windows of a source are not fitted on: the last sixteenth, at least one.
+
+    They lie apart from the rest, because windows of one document are too alike: chosen on those,
+    the ridge comes out too weak.
+    """
+    n_held_out = max(1, n_windows // HELD_OUT_EVERY)
+    return torch.arange(n_windows) >= n_windows - n_held_out
 
 
 def read_corpus(
@@ -55,7 +76,11 @@ def read_corpus(
     """Read and tokenize text until there is no more, or ``max_tokens`` are found.
 
     A text file is one document, each row of a JSONL file or dataset one. Documents are separated by
-    the tokenizer's end-of-text token where it has one; the last incomplete window is dropped.
+    the tokenizer's end-of-text token where it has one. Each window begins with the tokens that the
+    tokenizer puts in front of a prompt (BOS), as the model expects of any text.
+
+    Each source is cut into windows by itself, its last incomplete window is dropped, and the end of
+    each is held out: lenses fitted on the sources one by one merge into those fitted on all.
 
     Bytes are counted from the tokenizer's offsets: a token's bytes are those of the text from the
     end of the token before it to its own end (the separators have none). The count is exact but for
@@ -65,30 +90,73 @@ def read_corpus(
     Args:
         source: a text or JSONL file (also .gz), a folder of them, several of these, or a dataset
             as ``name``, ``name:config`` or ``name:config:split``. An existing path wins.
-        model: a `LanguageModel`; its ``tokenizer`` and ``max_positions`` are used.
+        model: a `LanguageModel`; its ``tokenizer``, ``encoding`` and ``max_positions`` are used.
+        window: how many tokens the model sees at once, the tokenizer's own included.
+        max_tokens: of the text itself.
     """
     _check_sizes(model, window, max_tokens)
     sources = [source] if isinstance(source, str | Path) else list(source)
     name = ", ".join(str(each) for each in sources)
     # All are looked for before the first is read, which can take a while.
-    files = [file for each in sources for file in resolve(each)]
+    found = [(str(each), resolve(each)) for each in sources]
+    parts: list[Corpus] = []
+    n_found = 0
+    for each, files in found:
+        room = None if max_tokens is None else max_tokens - n_found
+        if room is not None and room < window - len(model.encoding.prefix):
+            break
+        parts.append(_read_source(each, files, model, window=window, max_tokens=room))
+        n_found += parts[-1].n_tokens
+    if not parts:
+        raise CorpusError("the corpus holds no text", hint="give a file with text in it")
+    return _joined(name, parts)
+
+
+def _read_source(
+    name: str, files: list[str | Path], model: Any, *, window: int, max_tokens: int | None
+) -> Corpus:
+    """One source in windows of its own."""
     texts = chain.from_iterable(map(documents, files))
     pieces = chain.from_iterable(map(_pieces, texts))
     ids, sizes = _tokenize(pieces, model.tokenizer, max_tokens)
-    n_windows = len(ids) // window
+    prefix = model.encoding.prefix
+    length = window - len(prefix)  # of the text in a window
+    n_windows = len(ids) // length
     if len(ids) == 0:
-        raise CorpusError(
-            f"{name or 'the corpus'} holds no text", hint="give a file with text in it"
-        )
+        raise CorpusError(f"{name} holds no text", hint="give a file with text in it")
     if n_windows == 0:
         raise CorpusError(
-            f"{name} is shorter than one window: {len(ids)} tokens found, {window} needed",
-            hint=f"give more text, or a window of at most {len(ids)} tokens",
+            f"{name} is shorter than one window: {len(ids)} tokens found, {length} needed",
+            hint=f"give more text, put short files into one folder, or use a window of at most "
+            f"{len(ids) + len(prefix)} tokens",
         )
-    kept = slice(0, n_windows * window)
-    windows = torch.from_numpy(ids[kept].astype(np.int64)).view(n_windows, window)
-    by_window = torch.from_numpy(sizes[kept].reshape(n_windows, window).sum(1, dtype=np.int64))
-    return Corpus(name, _fingerprint(windows), windows, int(by_window.sum()), by_window)
+    kept = slice(0, n_windows * length)
+    text = torch.from_numpy(ids[kept].astype(np.int64)).view(n_windows, length)
+    windows = model.encoding.with_prefix(text)
+    by_window = torch.from_numpy(sizes[kept].reshape(n_windows, length).sum(1, dtype=np.int64))
+    return Corpus(
+        source=name,
+        fingerprint=_fingerprint(windows),
+        windows=windows,
+        n_bytes=int(by_window.sum()),
+        window_bytes=by_window,
+        n_prefix=len(prefix),
+    )
+
+
+def _joined(name: str, parts: list[Corpus]) -> Corpus:
+    """The windows of several sources, one after the other."""
+    windows = torch.cat([part.windows for part in parts])
+    by_window = torch.cat([part.window_bytes for part in parts if part.window_bytes is not None])
+    return Corpus(
+        source=name,
+        fingerprint=_fingerprint(windows),
+        windows=windows,
+        n_bytes=int(by_window.sum()),
+        window_bytes=by_window,
+        n_prefix=parts[0].n_prefix,
+        held_out=torch.cat([part.held_out_windows() for part in parts]),
+    )
 
 
 def split(corpus: Corpus, *, held_out: float | int) -> tuple[Corpus, Corpus]:
@@ -135,7 +203,14 @@ def _part(corpus: Corpus, which: slice) -> Corpus:
         windows=windows,
         n_bytes=share if by_window is None else int(by_window.sum()),
         window_bytes=by_window,
+        held_out=_some_held_out(corpus.held_out_windows()[which]),
     )
+
+
+def _some_held_out(held_out: Bool[Tensor, " window"]) -> Bool[Tensor, " window"]:
+    """The same windows, if that leaves some on both sides; else the last sixteenth."""
+    is_sound = bool(held_out.any()) and not bool(held_out.all())
+    return held_out if is_sound else _last_windows(len(held_out))
 
 
 def _fingerprint(windows: Tensor) -> str:
@@ -145,13 +220,20 @@ def _fingerprint(windows: Tensor) -> str:
 def _check_sizes(model: Any, window: int, max_tokens: int | None) -> None:
     if window < 1:
         raise UsageError(f"window must be at least 1, got {window}", hint="256 is usual")
+    n_prefix = len(model.encoding.prefix)
+    if window <= n_prefix:
+        raise UsageError(
+            f"a window of {window} tokens has no room for text: the tokenizer puts {n_prefix} of "
+            "its own in front",
+            hint="256 is usual",
+        )
     if model.max_positions is not None and window > model.max_positions:
         raise UsageError(
             f"a window of {window} tokens is longer than the model's context of "
             f"{model.max_positions}",
             hint=f"use a window of at most {model.max_positions}",
         )
-    if max_tokens is not None and max_tokens < window:
+    if max_tokens is not None and max_tokens < window - n_prefix:
         raise UsageError(
             f"max_tokens {max_tokens} is less than one window of {window} tokens",
             hint=f"allow at least {window} tokens, or use a shorter window",

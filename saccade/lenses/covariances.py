@@ -23,13 +23,11 @@ class Covariances(NamedTuple):
     @classmethod
     def of(cls, statistics: Statistics, layer: int) -> Covariances:
         """Those of one layer."""
-        mean, at_u = statistics.mean(f"{layer}.z"), statistics.mean(f"{layer}.expected.z")
-        f, u = statistics.mean("f"), statistics.mean("expected.u")
         return cls(
-            mean=mean,
-            zz=statistics.mean(f"{layer}.zz") - mean[:, :, None] * mean[:, None, :],
-            zf=statistics.mean(f"{layer}.zf") - mean[..., None] * f,
-            zu=statistics.mean(f"{layer}.expected.zu") - at_u[..., None] * u,
+            mean=statistics.mean(f"{layer}.z"),
+            zz=statistics.covariance(layer, "zz"),
+            zf=statistics.covariance(layer, "zf"),
+            zu=statistics.covariance(layer, "zu"),
         )
 
 

@@ -39,8 +39,11 @@ def resolve(source: str | Path) -> list[str | Path]:
                     f"the folder {path} holds no file that ends in {', '.join(SUFFIXES)}",
                     hint="give a folder with text in it",
                 )
+            for file in files:
+                _refuse_irregular(file)
             return [*files]
         if path.exists():
+            _refuse_irregular(path)
             if not path.name.endswith(SUFFIXES):
                 raise CorpusError(
                     f"unsupported kind of file: {path}",
@@ -50,6 +53,15 @@ def resolve(source: str | Path) -> list[str | Path]:
     if isinstance(source, str) and _is_dataset_name(source):
         return [source]
     raise CorpusError(f"no such file: {path}", hint="check the path")
+
+
+def _refuse_irregular(path: Path) -> None:
+    """Opening a pipe waits until somebody writes to it, perhaps for ever; a device may not end."""
+    if not path.is_file():
+        raise CorpusError(
+            f"expected a text file, found {path}, which is none (a pipe, a device or a folder)",
+            hint="write the text to a file first",
+        )
 
 
 @contextmanager
@@ -119,9 +131,12 @@ def _jsonl_documents(path: Path) -> Iterator[Iterator[str]]:
 def _row(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, thousands of digits, or of brackets
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if isinstance(error, json.JSONDecodeError):
+            reason = f"{error.msg} at column {error.colno}"
         raise CorpusError(
-            f"{path} line {number} is no JSON: {error.msg} at column {error.colno}",
+            f"{path} line {number} is no JSON: {reason}",
             hint='each line must be an object such as {"text": "..."}',
         ) from error
 
@@ -156,9 +171,16 @@ def _dataset_documents(source: str) -> Iterator[Iterator[str]]:
     name, config, part = (*source.split(":"), "", "")[:3]
     _check_hub(name)
     try:
-        # Streamed, so that no more is fetched than is read.
-        rows = load_dataset(name, config or None, split=part or "train", streaming=True)
-    except (ValueError, OSError) as error:
+        # Streamed, so that no more is fetched than is read. Versions before 4 would ask on stdin
+        # whether to run a dataset's script; later ones refuse scripts with a RuntimeError.
+        rows = load_dataset(
+            name,
+            config or None,
+            split=part or "train",
+            streaming=True,
+            trust_remote_code=False,
+        )
+    except (ValueError, OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CorpusError(
             f"could not open the dataset {source}: {reason}",

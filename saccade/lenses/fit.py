@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.heads import capture
 from saccade.lenses.batches import Batches, CorpusBatches, SelfBatches
-from saccade.lenses.checkpoint import Checkpoint
+from saccade.lenses.checkpoint import UnfinishedFit, unfinished_fit
 from saccade.lenses.closed_form import constant_lens, solve
 from saccade.lenses.collection import Lenses, Made
 from saccade.lenses.corpus import Corpus, read_corpus
@@ -29,7 +31,6 @@ from saccade.lenses.lens import Lens, lens_kind
 from saccade.lenses.objectives import find_objective
 from saccade.lenses.polish import PolishConfig, polish
 from saccade.lenses.residual_statistics import ResidualStatistics
-from saccade.lenses.sample import Sample
 from saccade.lenses.self_text import WINDOW
 from saccade.lenses.tuned_lens import TunedLens, tuned_from
 from saccade.processes import Processes, joined
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from saccade.heads import LanguageModel
 
 SELF = "self"
+# Of the held-out positions, which come in a random order: enough to choose five numbers a head. The
+# polish chooses among states of 37 thousand numbers, and needs all of them.
 FEW, FEW_WORDS = 128, 1024
 SELF_ROWS = 96
 
@@ -108,44 +111,55 @@ def fit_on(
         "world": processes.world,
     }
 
-    def checkpoint(stage: str) -> Checkpoint:
-        return Checkpoint.of(settings, stage=stage, rank=processes.rank)
+    with unfinished_fit(settings, rank=processes.rank) as unfinished:
+        lenses = _fitted(model, batches, config, processes, unfinished, progress)
+        if save_to is not None and processes.is_first:
+            lenses.save(save_to)
+        processes.wait()
+    return lenses
 
-    gathered = gather(
-        model, batches, processes=processes, checkpoint=checkpoint("reading"), progress=progress
-    )
+
+def _fitted(
+    model: LanguageModel,
+    batches: Batches,
+    config: FitConfig,
+    processes: Processes,
+    unfinished: UnfinishedFit,
+    progress: Progress | None,
+) -> Lenses:
+    with unfinished.stage("reading") as checkpoint:
+        gathered = gather(
+            model, batches, processes=processes, checkpoint=checkpoint, progress=progress
+        )
     lenses = from_statistics(model, gathered, _made(model, batches, config))
     text = _text(gathered, batches)
     if config.method == "polish" and config.kind == "head":
         own = _given(config, PolishConfig(rows=config.rows, seed=config.seed))
         heads = {k: v for k, v in lenses.by_layer.items() if isinstance(v, HeadLens)}
-        held_out = HeldOut.of(model, gathered.sample, lenses.constant, seed=config.seed)
-        polish(
-            model,
-            heads,
-            gathered.statistics,
-            held_out,
-            text,
-            config=own,
-            processes=processes,
-            checkpoint=checkpoint("polishing"),
-            progress=progress,
-        )
+        held_out = HeldOut.of(model, gathered.held_out(), lenses.constant, seed=config.seed)
+        with unfinished.stage("polishing") as checkpoint:
+            polish(
+                model,
+                heads,
+                gathered.statistics,
+                held_out,
+                text,
+                config=own,
+                processes=processes,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
     elif config.kind != "head" or config.method == "train":
-        lenses = _trained(model, lenses, text, config, processes, checkpoint("training"), progress)
-    lenses = score_quickly(lenses)
-    if save_to is not None and processes.is_first:
-        lenses.save(save_to)
-    processes.wait()
-    checkpoint("").clear()
-    return lenses
+        windows = _windows(gathered)[batches.held_out_rows()]
+        lenses = _trained(model, lenses, text, windows, config, processes, unfinished, progress)
+    return score_quickly(lenses)
 
 
 def from_statistics(model: LanguageModel, gathered: Gathered, made: Made) -> Lenses:
     """The closed form, from sums and held-out positions."""
     constant = constant_lens(gathered.statistics)
-    sample = gathered.sample
-    held_out = HeldOut.of(model, few(sample), constant, seed=made.seed, n_words=FEW_WORDS)
+    sample = gathered.held_out()
+    held_out = HeldOut.of(model, sample[:FEW], constant, seed=made.seed, n_words=FEW_WORDS)
     return Lenses(
         model=model,
         by_layer=dict(solve(model, gathered.statistics, held_out, z=sample.z)),
@@ -160,9 +174,10 @@ def _trained(
     model: LanguageModel,
     start: Lenses,
     text: Corpus,
+    held_out: Int[Tensor, "window pos"],
     config: FitConfig,
     processes: Processes,
-    checkpoint: Checkpoint,
+    unfinished: UnfinishedFit,
     progress: Progress | None,
 ) -> Lenses:
     layers = config.layers or tuple(at.index for at in model.layers)
@@ -187,24 +202,21 @@ def _trained(
             )
         )
     if config.method != "closed-form":
-        train(
-            model,
-            by_layer,
-            find_objective(config.objective),
-            text,
-            config=_given(
-                config,
-                GradientConfig(
-                    over=config.over,
-                    positions=config.positions,
-                    rows=config.rows,
-                    seed=config.seed,
-                ),
-            ),
-            processes=processes,
-            checkpoint=checkpoint,
-            progress=progress,
+        own = GradientConfig(
+            over=config.over, positions=config.positions, rows=config.rows, seed=config.seed
         )
+        with unfinished.stage("training") as checkpoint:
+            train(
+                model,
+                by_layer,
+                find_objective(config.objective),
+                text,
+                config=_given(config, own),
+                processes=processes,
+                held_out=held_out,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
     return replace(start, by_layer=by_layer, statistics=None)
 
 
@@ -218,7 +230,7 @@ def _solve_tuned(
     sums = ResidualStatistics.empty(model)
     mine = text.windows.split(rows)[processes.rank :: processes.world]
     for count, ids in enumerate(mine, start=1):
-        sums.add(capture(model, ids.to(model.device), residual=True))
+        sums.add(capture(model, ids.to(model.device), residual=True), model.is_text(ids))
         if progress:
             progress("reading the residual stream", count, len(mine))
     processes.add_up(sums.sums.values())
@@ -239,17 +251,12 @@ def _given(config: FitConfig, own: _Own) -> _Own:
 
 def _text(gathered: Gathered, batches: Batches) -> Corpus:
     """The rows that were fitted on, to be read again."""
-    windows = torch.cat([gathered.ids[index] for index in sorted(gathered.ids)])
-    held_out = batches.held_out_rows()
-    return Corpus(batches.source, batches.fingerprint, windows[~held_out], n_bytes=0)
+    windows = _windows(gathered)[~batches.held_out_rows()]
+    return Corpus(batches.source, batches.fingerprint, windows, n_bytes=0)
 
 
-def few(sample: Sample) -> Sample:
-    """Some of the held-out positions, evenly spaced: enough for five numbers a head.
-
-    The polish chooses among states of 37 thousand numbers, and needs them all.
-    """
-    return sample[:: max(1, len(sample) // FEW)]
+def _windows(gathered: Gathered) -> Int[Tensor, "window pos"]:
+    return torch.cat([gathered.ids[index] for index in sorted(gathered.ids)])
 
 
 def score_quickly(lenses: Lenses) -> Lenses:
@@ -261,7 +268,7 @@ def score_quickly(lenses: Lenses) -> Lenses:
     sample = lenses.held_out
     if sample is None or any(lens.site != "head" for lens in lenses.by_layer.values()):
         return lenses
-    held_out = HeldOut.of(lenses.model, few(sample), lenses.constant, seed=lenses.made.seed + 1)
+    held_out = HeldOut.of(lenses.model, sample[:FEW], lenses.constant, seed=lenses.made.seed + 1)
     constant = held_out.constant_kl()
     found = {str(k): held_out.kl(lens, k) for k, lens in lenses.by_layer.items()}
     kl = {layer: values.tolist() for layer, values in found.items()}
@@ -284,6 +291,8 @@ def _made(model: LanguageModel, batches: Batches, config: FitConfig) -> Made:
         corpus=batches.source,
         corpus_fingerprint=batches.fingerprint,
         n_tokens=batches.n_tokens,
+        prefix=model.prefix,
+        probe=model.probe,
         seed=config.seed,
         settings=own,
         versions={

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from saccade.store.schema import Seed
+
 Method = Literal["closed-form", "polish", "train", "published"]
 
 
@@ -25,7 +27,7 @@ class FitConfig:
     """How many tokens the model sees at once."""
     rows: int = 8
     """How many windows are read at once."""
-    seed: int = 0
+    seed: Seed = 0
     """Of everything that is drawn at random."""
     layers: tuple[int, ...] = ()
     """Which layers to train; none means all."""

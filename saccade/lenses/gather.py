@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from saccade.lenses.batches import Batch, Batches
+from saccade.errors import CorpusError, ModelError
+from saccade.lenses.batches import Batch, Batches, priorities, row_hashes
 from saccade.lenses.checkpoint import Checkpoint
 from saccade.lenses.sample import Sample
 from saccade.lenses.statistics import Statistics
@@ -31,28 +32,41 @@ class Gathered:
     """What a pass over a text leaves."""
 
     statistics: Statistics
-    held_out: list[Sample] = field(default_factory=list)
+    sample: Sample | None = None
+    """The held-out positions: a uniform sample of at most `HELD_OUT_POSITIONS`."""
     ids: dict[int, Tensor] = field(default_factory=dict)
     """By batch: the text itself, for those who need to read it again."""
 
-    @property
-    def sample(self) -> Sample:
-        """The held-out positions."""
-        return Sample.join(self.held_out)
+    def keep(self, sample: Sample) -> None:
+        """Add held-out positions; of too many, those with the smallest priorities stay."""
+        both = sample if self.sample is None else Sample.join([self.sample, sample])
+        self.sample = both.smallest(HELD_OUT_POSITIONS)
+
+    def held_out(self) -> Sample:
+        """The held-out positions of a text that has been read."""
+        if self.sample is None:
+            raise CorpusError(
+                "the held-out windows of this text hold special tokens only",
+                hint="give more text, or a longer window",
+            )
+        return self.sample
 
     def tensors(self, done: int) -> dict[str, Tensor]:
         """All of it, to be stored."""
         named = {f"sums.{name}": total for name, total in self.statistics.sums.items()}
         named |= {f"ids.{index}": ids for index, ids in self.ids.items()}
-        named |= self.sample.tensors() if self.held_out else {}
+        named |= self.sample.tensors() if self.sample is not None else {}
         return {**named, "done": torch.tensor(done)}
 
     def restore(self, named: dict[str, Tensor]) -> int:
         """Take up what was stored; returns how many batches it covers."""
+        sums = {k.removeprefix("sums."): v for k, v in named.items() if k.startswith("sums.")}
+        stored = Statistics.from_tensors(sums, self.statistics.layers)
+        # Copied: what lies in the mapped file may lie where products are summed in another order.
         for name, total in self.statistics.sums.items():
-            total.copy_(named[f"sums.{name}"])
+            total.copy_(stored.sums[name])
         self.ids = {int(k.split(".")[1]): v for k, v in named.items() if k.startswith("ids.")}
-        self.held_out = [Sample.from_tensors(named)] if "sample.final" in named else []
+        self.sample = Sample.from_tensors(named) if "sample.final" in named else None
         return int(named["done"])
 
 
@@ -67,14 +81,13 @@ def gather(
 ) -> Gathered:
     """Read every batch once. Processes share them; at the end all hold the sums of all."""
     gathered = Gathered(Statistics.empty(model))
-    n_held_out = int(batches.held_out_rows().sum())
     mine = range(processes.rank, len(batches), processes.world)
     saved = checkpoint.load() if checkpoint else None
     done = gathered.restore(saved) if saved else 0
     for count, index in enumerate(mine):
         if count < done:
             continue
-        _add(gathered, model, batches.read(index), index, n_held_out)
+        _add(gathered, model, batches.read(index), index)
         if progress:
             progress("reading", count + 1, len(mine))
         if checkpoint:
@@ -83,40 +96,48 @@ def gather(
         checkpoint.save(gathered.tensors(len(mine)))
     if processes.world > 1:
         _share(gathered, model, processes)
-        gathered.held_out = [_in_text_order(gathered, batches, processes.world)]
     return gathered
 
 
-def _add(
-    gathered: Gathered, model: LanguageModel, batch: Batch, index: int, n_held_out: int
-) -> None:
+def _add(gathered: Gathered, model: LanguageModel, batch: Batch, index: int) -> None:
+    if not bool(torch.isfinite(batch.final).all()):
+        raise ModelError(
+            f"{model.name} gives numbers that are not finite on batch {index} of this text",
+            hint="open the model with dtype float32, or use other text",
+        )
     gathered.ids[index] = batch.ids.cpu()
     rows, window = batch.final.shape[:2]
-    if bool(batch.held_out.any()):
-        each = -(-HELD_OUT_POSITIONS // n_held_out)
-        columns = ((torch.arange(each) + 0.5) * window / each).long().unique()
-        held_rows = batch.held_out.nonzero()[:, 0]
-        positions = (held_rows[:, None] * window + columns).flatten()
-        gathered.held_out.append(Sample.take(batch.z, batch.final, positions))
+    is_text = model.is_text(batch.ids).gather(1, batch.positions).cpu()
+    if bool((held_out := is_text & batch.held_out[:, None]).any()):
+        at = held_out.flatten().nonzero()[:, 0]
+        priority = priorities(batch).flatten()[at]
+        first = priority.argsort(stable=True)[:HELD_OUT_POSITIONS]
+        gathered.keep(Sample.take(batch.z, batch.final, at[first], priority=priority[first]))
+    phase = row_hashes(batch.ids)
     fitted = (~batch.held_out).nonzero()[:, 0]
     for some in fitted.split(max(1, CHUNK // window)):
         # Usually all rows are fitted on: then a slice, which copies nothing.
         whole = len(some) == rows
-        z = {k: held if whole else held[some.to(held.device)] for k, held in batch.z.items()}
+        z = {k: each if whole else each[some.to(each.device)] for k, each in batch.z.items()}
         final = batch.final if whole else batch.final[some.to(batch.final.device)]
-        gathered.statistics.add(model, z, final)
+        gathered.statistics.add(model, z, final, is_text=is_text[some], phase=phase[some])
 
 
 def _share(gathered: Gathered, model: LanguageModel, processes: Processes) -> None:
-    processes.add_up(gathered.statistics.sums.values())
+    gathered.statistics.add_up(processes)
     # A process may have no held-out rows, or no text at all; what it sends must fit all the same.
     nothing = Sample(
         z={at.index: torch.zeros(0, at.n_heads, at.d_head) for at in model.layers},
         final=torch.zeros(0, model.d_model),
+        priority=torch.zeros(0, dtype=torch.long),
     )
-    mine = gathered.sample.to(torch.float32) if gathered.held_out else nothing
-    z = {layer: torch.cat(processes.in_order(mine.z[layer].cpu())) for layer in nothing.z}
-    gathered.held_out = [Sample(z=z, final=torch.cat(processes.in_order(mine.final.cpu())))]
+    mine = nothing if gathered.sample is None else gathered.sample.to(torch.float32)
+    assert mine.priority is not None, "held-out positions are sampled by priority"
+    gathered.sample = Sample(
+        z={layer: torch.cat(processes.in_order(mine.z[layer].cpu())) for layer in nothing.z},
+        final=torch.cat(processes.in_order(mine.final.cpu())),
+        priority=torch.cat(processes.in_order(mine.priority)),
+    ).smallest(HELD_OUT_POSITIONS)
     # In the order in which they were read: a stored checkpoint does not keep it.
     ids = [gathered.ids[index] for index in sorted(gathered.ids)]
     counts = processes.in_order(torch.tensor([len(each) for each in ids], dtype=torch.long))
@@ -129,16 +150,3 @@ def _share(gathered: Gathered, model: LanguageModel, processes: Processes) -> No
         for rank, (text, sizes) in enumerate(zip(texts, counts, strict=True))
         for k, part in enumerate(text.split([int(n) for n in sizes]))
     }
-
-
-def _in_text_order(gathered: Gathered, batches: Batches, world: int) -> Sample:
-    """The held-out positions as one process would have them: by row of the text, not by rank."""
-    is_held_out = batches.held_out_rows()
-    sizes = [len(gathered.ids[index]) for index in range(len(batches))]
-    rows = torch.arange(len(is_held_out)).split(sizes)
-    held = [each[is_held_out[each]] for each in rows]
-    by_rank = torch.cat([part for rank in range(world) for part in held[rank::world]])
-    sample = gathered.sample
-    columns = len(sample) // len(by_rank)  # the same of every row
-    place = by_rank.argsort()[:, None] * columns + torch.arange(columns)
-    return sample[place.flatten()]

@@ -3,18 +3,23 @@
 This is the road for lenses and objectives that have no closed form: the dense lens of the paper, a
 tuned lens, one of your own. It is slow by nature: every position costs a pass through the
 vocabulary for every head, forward and back (bench/lens_fit.py says how slow).
+
+The loss on held-out windows is taken a few times on the way. The state with the least is kept, and
+a training that diverges is stopped.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from saccade.errors import LensError
 from saccade.heads import Captured, capture
 from saccade.lenses.batches import windows_of_step
 from saccade.lenses.gather import Progress
@@ -28,6 +33,12 @@ if TYPE_CHECKING:
     from saccade.lenses.checkpoint import Checkpoint
     from saccade.lenses.corpus import Corpus
 
+# How often the held-out loss is taken, and on how many windows at most.
+CHOICES, CHOICE_WINDOWS = 8, 4
+# A held-out loss so many times that of the start, and one more nat, has diverged: a sound training
+# begins to gain within an eighth of its steps.
+DIVERGED = 2.0
+SMALLER = "use a smaller --learning-rate (0.001 is usual); nothing was saved"
 # Positions x heads x vocabulary in one piece is never larger than this.
 CHUNK_BYTES = 256 * 2**20
 
@@ -57,7 +68,38 @@ class Piece(NamedTuple):
     target: Target
 
 
-def train(
+@dataclass
+class Best:
+    """The state of all parameters with the least held-out loss so far."""
+
+    values: list[Tensor]
+    loss: float = math.inf
+    start: float = math.inf
+    """The held-out loss of the untrained lenses."""
+
+    def offer(self, parameters: list[torch.nn.Parameter], loss: float, *, step: int) -> None:
+        """Keep a state if it is better; refuse one that has diverged."""
+        if step == 0:
+            self.start = loss
+        if not math.isfinite(loss) or loss > DIVERGED * abs(self.start) + 1.0:
+            raise LensError(
+                f"the training diverged: after {step} steps the held-out loss is {loss:.4g}, it "
+                f"was {self.start:.4g} at the start",
+                hint=SMALLER,
+            )
+        if loss < self.loss:
+            self.loss = loss
+            for value, p in zip(self.values, parameters, strict=True):
+                value.copy_(p.detach())
+
+    def restore(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Put the best state back."""
+        for value, p in zip(self.values, parameters, strict=True):
+            p.data.copy_(value)
+
+
+# One more than the house allows: what a training is made of.
+def train(  # noqa: PLR0913
     model: LanguageModel,
     lenses: dict[int, Lens],
     objective: Objective,
@@ -65,32 +107,74 @@ def train(
     *,
     config: GradientConfig,
     processes: Processes,
+    held_out: Int[Tensor, "window pos"] | None = None,
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> list[float]:
-    """Train lenses in place with Adam; returns the mean loss of every step."""
+    """Train lenses in place with Adam; returns the mean loss of every step.
+
+    Args:
+        held_out: windows that are not in ``corpus``, to choose the best state on. Without them the
+            last state is taken, and only a loss that is not finite stops the training.
+
+    Raises:
+        LensError: the training diverged.
+    """
     parameters = [p for lens in lenses.values() for p in lens.requires_grad_(True).parameters()]
     optimiser = torch.optim.Adam(parameters, lr=config.learning_rate)
     history: list[float] = []
-    done = _restore(parameters, optimiser, history, checkpoint, processes)
+    best = Best([p.detach().clone() for p in parameters])
+
+    def loss_of(ids: Tensor) -> float:
+        ids = ids.to(model.device)
+        return _accumulate(model, lenses, objective, ids, config=config, processes=processes)
+
+    choose_at = {0, *(max(1, round(config.steps * (k + 1) / CHOICES)) for k in range(CHOICES))}
+
+    def choose(step: int) -> None:
+        if held_out is not None and step in choose_at:
+            with torch.no_grad():
+                best.offer(parameters, loss_of(held_out[:CHOICE_WINDOWS]), step=step)
+
+    done = _restore(parameters, optimiser, history, best, checkpoint, processes)
+    if done == 0:
+        choose(0)
     for step in range(done + 1, config.steps + 1):
         windows = windows_of_step(len(corpus.windows), step, rows=config.rows, seed=config.seed)
-        ids = corpus.windows[windows].to(model.device)
-        loss = _accumulate(model, lenses, objective, ids, config=config, processes=processes)
-        for p in parameters:
-            # A process without a window of its own still has to answer the others.
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            processes.add_up([p.grad])
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        history.append(loss)
+        history.append(loss_of(corpus.windows[windows]))
+        _update(parameters, optimiser, processes, loss=history[-1], step=step)
+        choose(step)
         if progress:
             progress("training", step, config.steps)
-        if checkpoint and processes.is_first:
-            checkpoint.save_sometimes(lambda n=step: _tensors(parameters, optimiser, history, n))
+        if checkpoint:
+            checkpoint.save_sometimes(
+                lambda n=step: _tensors(parameters, optimiser, history, best, n),
+                together=processes,
+            )
+    if held_out is not None:
+        best.restore(parameters)
     for lens in lenses.values():
         lens.requires_grad_(False)
     return history
+
+
+def _update(
+    parameters: list[torch.nn.Parameter],
+    optimiser: torch.optim.Adam,
+    processes: Processes,
+    *,
+    loss: float,
+    step: int,
+) -> None:
+    """Take one step by the gradients of all processes."""
+    if not math.isfinite(loss):
+        raise LensError(f"the training diverged: the loss of step {step} is {loss}", hint=SMALLER)
+    for p in parameters:
+        # A process without a window of its own still has to answer the others.
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        processes.add_up([p.grad])
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
 
 
 def _accumulate(
@@ -102,9 +186,9 @@ def _accumulate(
     config: GradientConfig,
     processes: Processes,
 ) -> float:
-    """Add up the gradients of one step, piece by piece; returns the mean loss."""
+    """The mean loss of some windows, piece by piece; adds up its gradients where they are on."""
     mine = ids[processes.rank :: processes.world]
-    n = len(ids) * (1 if config.positions == "last" else ids.shape[1] - 1)
+    n = int(_counted(model, ids, config).sum())
     total = torch.zeros(1)
     if len(mine):
         residual = any(needs_residual(lens.site) for lens in lenses.values())
@@ -116,7 +200,8 @@ def _accumulate(
                     logits = logits.sum(1, keepdim=True)
                 # Summed over heads: each has parameters of its own, so each gets its own gradient.
                 loss = objective(logits, piece.target).sum(0) / n  # [head]
-                loss.sum().backward()
+                if torch.is_grad_enabled():
+                    loss.sum().backward()
                 total += float(loss.detach().mean()) / len(lenses)
     processes.add_up([total])
     return float(total)
@@ -131,15 +216,11 @@ def _pieces(
     config: GradientConfig,
 ) -> Iterator[Piece]:
     rows, window = ids.shape
-    # The last word of a window has no next word to be judged by.
-    columns = torch.tensor([window - 2]) if config.positions == "last" else torch.arange(window - 1)
-    columns = columns.to(ids.device)
-    held = held_at(model, captured, layer, lens.site).unflatten(0, (rows, window))[:, columns]
-    held = held.flatten(0, 1)
-    final = captured.final[:, columns].flatten(0, 1)
-    next_ids = ids[:, columns + 1].flatten()
-    row_of = torch.arange(rows, device=ids.device).repeat_interleave(len(columns))
-    column_of = columns.repeat(rows)
+    row_of, column_of = _counted(model, ids, config).nonzero().unbind(1)
+    held = held_at(model, captured, layer, lens.site).unflatten(0, (rows, window))
+    held = held[row_of.to(held.device), column_of.to(held.device)]
+    final = captured.final[row_of, column_of]
+    next_ids = ids[row_of, column_of + 1]
     size = max(1, CHUNK_BYTES // (4 * model.d_vocab * held.shape[1]))
     for some in torch.arange(len(held), device=ids.device).split(size):
         with torch.no_grad():
@@ -149,13 +230,25 @@ def _pieces(
         yield Piece(held[some], target)
 
 
+def _counted(model: LanguageModel, ids: Tensor, config: GradientConfig) -> Bool[Tensor, "row pos"]:
+    """True = a position to learn from: an ordinary token with a next one in the window."""
+    counted = model.is_text(ids)
+    counted[:, -1:] = False
+    if config.positions == "last":
+        counted[:, :-2] = False
+    return counted
+
+
 def _tensors(
     parameters: list[torch.nn.Parameter],
     optimiser: torch.optim.Adam,
     history: list[float],
+    best: Best,
     step: int,
 ) -> dict[str, Tensor]:
     named = {f"{i}.value": p.detach() for i, p in enumerate(parameters)}
+    named |= {f"{i}.best": value for i, value in enumerate(best.values)}
+    named["best"] = torch.tensor([best.loss, best.start], dtype=torch.float64)
     for i, p in enumerate(parameters):
         state = optimiser.state[p]
         named[f"{i}.mean"], named[f"{i}.square"] = state["exp_avg"], state["exp_avg_sq"]
@@ -167,6 +260,7 @@ def _restore(
     parameters: list[torch.nn.Parameter],
     optimiser: torch.optim.Adam,
     history: list[float],
+    best: Best,
     checkpoint: Checkpoint | None,
     processes: Processes,
 ) -> int:
@@ -179,13 +273,17 @@ def _restore(
     past = torch.zeros(int(done), dtype=torch.float64) if saved is None else saved["history"]
     processes.from_first([past])
     history.extend(past.tolist())
+    scores = torch.zeros(2, dtype=torch.float64) if saved is None else saved["best"]
+    processes.from_first([scores])
+    best.loss, best.start = scores.tolist()
     for i, p in enumerate(parameters):
         mean, square = torch.zeros_like(p.data), torch.zeros_like(p.data)
         if saved is not None:
             p.data.copy_(saved[f"{i}.value"])
             mean.copy_(saved[f"{i}.mean"])
             square.copy_(saved[f"{i}.square"])
-        processes.from_first([p.data, mean, square])
+            best.values[i].copy_(saved[f"{i}.best"])
+        processes.from_first([p.data, mean, square, best.values[i]])
         step = done.to(torch.float32)
         optimiser.state[p] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
     return int(done)

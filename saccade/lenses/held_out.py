@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from saccade.heads import LanguageModel
 
 N_WORDS = 2048
+# Word probabilities held at once while the words are chosen.
+CHUNK_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,33 @@ class HeldOut:
         n_words: int = N_WORDS,
     ) -> HeldOut:
         """Choose the words for a sample; the same for the same seed."""
-        log_p = model.unembedding.logits(sample.final.float()).float().log_softmax(-1)
-        p = log_p.exp()  # [n, d_vocab]
-        negentropy = float((p * log_p).sum(-1).mean())
-        constant = constant.to(p.device)
+        final, unembedding = sample.final.float(), model.unembedding
+        n, device = len(final), unembedding.weight.device
+        constant = constant.to(device)
+        likely, mean = constant.exp(), constant.exp().double()
+        log_total: list[Tensor] = []
+        negentropy = 0.0
+        # All positions x all words would be gigabytes for a large vocabulary.
+        for some in final.split(max(1, CHUNK_BYTES // (4 * len(constant)))):
+            logits = unembedding.logits(some).float()  # [n, d_vocab]
+            log_total.append(logits.logsumexp(-1, keepdim=True))
+            logits -= log_total[-1]
+            p = logits.exp()
+            likely = torch.maximum(likely, p.amax(0))
+            mean += p.sum(0) / n
+            negentropy += float((logits.mul_(p)).sum(-1).double().sum()) / n
         words = sample_words(
-            torch.maximum(p.amax(0), constant.exp()),
-            constant.exp() + p.mean(0),
-            n_words=min(n_words, p.shape[1]),
+            likely,
+            mean.float(),
+            n_words=min(n_words, len(constant)),
             generator=torch.Generator().manual_seed(seed),
         )
+        log_p = unembedding.logits(final, words=words.ids).float() - torch.cat(log_total)
         return cls(
             sample=sample,
             words=words,
-            teacher=p[:, words.ids] * words.log_weight.exp(),
-            vectors=model.unembedding.weight[words.ids].float(),
+            teacher=(log_p + words.log_weight).exp(),
+            vectors=unembedding.weight[words.ids].float(),
             constant=constant[words.ids],
             negentropy=negentropy,
         )

@@ -79,7 +79,7 @@ def fit_jacobian(
     orthogonal matrix, so that d_model positions of equal Jacobians would give it without error.
 
     Args:
-        windows: text; the first positions of each window are left out.
+        windows: text; the first positions of each window and special tokens are left out.
         constant: the log of the mean predicted distribution.
         layers: which layers; all by default.
     """
@@ -90,13 +90,16 @@ def fit_jacobian(
     first, n = min(FIRST, windows.shape[1] - 1), 0
     batches = windows.split(max(1, BATCH_TOKENS // windows.shape[1]))
     for count, ids in enumerate(batches, start=1):
-        u = probes.draw(*ids.shape).to(model.device)
-        u[:, :first] = 0.0
-        n += ids[:, first:].numel()
+        counted = model.is_text(ids).to(model.device)
+        counted[:, :first] = False
+        u = torch.zeros(*ids.shape, model.d_model, device=model.device)
+        # Probes are drawn for these positions only, so that all of them have as many turns.
+        u[counted] = probes.draw(int(counted.sum())).to(model.device)
+        n += int(counted.sum())
         for at, z, slope in _slopes(model, ids.to(model.device), chosen, u):
-            kept = slope[:, first:].flatten(0, 1).flatten(1)  # [n, head * d_head]
-            sums[at.index] += (kept.T @ u[:, first:].flatten(0, 1)).view_as(sums[at.index]).cpu()
-            means[at.index] += z[:, first:].sum((0, 1)).cpu()
+            kept = slope[counted].flatten(1)  # [n, head * d_head]
+            sums[at.index] += (kept.T @ u[counted]).view_as(sums[at.index]).cpu()
+            means[at.index] += z[counted].sum(0).cpu()
         if progress is not None:
             progress("following gradients", count, len(batches))
     return {
@@ -114,11 +117,11 @@ class _Probes:
         self.columns = torch.linalg.qr(noise).Q * d_model**0.5
         self.next = 0
 
-    def draw(self, rows: int, window: int) -> Float[Tensor, "row pos d_model"]:
-        at = (self.next + torch.arange(rows * window)) % len(self.columns)
-        self.next = int(at[-1]) + 1
-        sign = torch.randint(2, (rows * window, 1), generator=self.generator) * 2.0 - 1
-        return (self.columns.T[at] * sign).view(rows, window, -1)
+    def draw(self, n: int) -> Float[Tensor, "n d_model"]:
+        at = (self.next + torch.arange(n)) % len(self.columns)
+        self.next = (self.next + n) % len(self.columns)
+        sign = torch.randint(2, (n, 1), generator=self.generator) * 2.0 - 1
+        return self.columns.T[at] * sign
 
 
 def _slopes(

@@ -36,6 +36,8 @@ class Lens(nn.Module, ABC):
     """The name on the command line and in the manifest."""
     site: ClassVar[Site]
     """What is read; `saccade.lenses.sites.held_at` gathers it."""
+    is_linear: ClassVar[bool] = False
+    """True = the logits of a sum are the sum of the logits; evaluation is quicker then."""
 
     @classmethod
     @abstractmethod

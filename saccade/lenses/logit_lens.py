@@ -61,6 +61,7 @@ class HeadLogitLens(Lens):
 
     kind = "logit-head"
     site = "direct"
+    is_linear = True
 
     def __init__(self, *, unembedding: Unembedding) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.lenses.covariances import Covariances, damped_inverse, ridged
-from saccade.lenses.statistics import Statistics
+from saccade.lenses.statistics import WORDS_AT_ONCE, Statistics
 from saccade.lenses.words import Words, sample_words
 
 if TYPE_CHECKING:
@@ -60,9 +60,14 @@ class Matching:
         model: LanguageModel,
         constant: Float[Tensor, " d_vocab"],
         *,
+        fisher: Float[Tensor, "d_model d_model"] | None = None,
         seed: int = 0,
     ) -> Matching:
-        """Choose the words, the same for the same seed, and invert the information."""
+        """Choose the words, the same for the same seed, and invert the information.
+
+        Args:
+            fisher: the Fisher information of the constant lens, where it is known already.
+        """
         weight = model.unembedding.weight
         p = constant.exp().to(weight.device)
         words = sample_words(
@@ -71,22 +76,32 @@ class Matching:
             n_words=min(N_WORDS, len(p)),
             generator=torch.Generator().manual_seed(seed),
         )
+        fisher = fisher_information(weight, p) if fisher is None else fisher
         vectors = weight[words.ids].float()
         constant = constant.to(weight.device)[words.ids] + words.log_weight
         return cls(
             words=words,
             vectors=vectors,
             expected=constant.softmax(-1) @ vectors,
-            inverse=damped_inverse(fisher_information(weight.float(), p).double(), DAMPING).float(),
+            inverse=damped_inverse(fisher.double(), DAMPING).float(),
         )
 
 
 def fisher_information(
     weight: Float[Tensor, "d_vocab d_model"], p: Float[Tensor, " d_vocab"]
 ) -> Float[Tensor, "d_model d_model"]:
-    """The Fisher information of a prediction: how much it minds a change of the final state."""
-    mean = p @ weight
-    return (weight.T * p) @ weight - torch.outer(mean, mean)
+    """The Fisher information of a prediction: how much it minds a change of the final state.
+
+    Of a few thousand words at a time: weighted, a large unembedding would be held once more.
+    """
+    p = p.to(weight.device)
+    mean = p.new_zeros(weight.shape[1])
+    second = p.new_zeros(weight.shape[1], weight.shape[1])
+    for some, chance in zip(weight.split(WORDS_AT_ONCE), p.split(WORDS_AT_ONCE), strict=True):
+        rows = some.to(p.dtype)
+        mean += chance @ rows
+        second.addmm_(rows.T * chance, rows)
+    return second - torch.outer(mean, mean)
 
 
 def match_moments(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,12 +27,12 @@ def find_lenses(named: str | Path | None, model: LanguageModel) -> Path:
     fit = f"fit lenses with `saccade lens fit --model {model.name}`"
     if named is None:
         path = default_lens_path(model)
-        if not settled_folder(path).is_dir():
+        if not os.path.isdir(settled_folder(path)):
             raise LensError(f"no lenses for {model.name} yet: {path} is not there", hint=fit)
         return path
     text, path = str(named), Path(named).expanduser()
     # A process killed while it replaced the folder leaves the old one where readers find it.
-    if settled_folder(path).exists():
+    if os.path.exists(settled_folder(path)):
         return path
     if isinstance(named, Path) or text.startswith((".", "/", "~")) or text.count("/") != 1:
         raise LensError(f"no lenses at {text}: there is no such folder", hint=f"{fit} --out {text}")

@@ -79,8 +79,7 @@ class LayerState:
     def of(cls, lens: HeadLens, statistics: Statistics, layer: int) -> LayerState:
         """Change to coordinates in which z has mean zero and (nearly) unit covariance."""
         mean = statistics.mean(f"{layer}.z")
-        zz = statistics.mean(f"{layer}.zz") - mean[:, :, None] * mean[:, None, :]
-        values, vectors = torch.linalg.eigh(zz)
+        values, vectors = torch.linalg.eigh(statistics.covariance(layer, "zz"))
         values = values.clamp_min(0)  # rounding can leave a silent direction a little below
         values = values + WHITENING_RIDGE * values.mean(-1, keepdim=True) + 1e-30
         device = lens.weight.device
@@ -157,8 +156,8 @@ def polish(  # noqa: PLR0913
                 state.choose(held_out, layer, state.weight)
         if progress:
             progress("polishing", step, config.steps)
-        if checkpoint and processes.is_first:
-            checkpoint.save_sometimes(lambda n=step: _tensors(states, n))
+        if checkpoint:
+            checkpoint.save_sometimes(lambda n=step: _tensors(states, n), together=processes)
     for layer, state in states.items():
         state.choose(held_out, layer, (state.start + state.weight) / 2)
         state.write(state.best)

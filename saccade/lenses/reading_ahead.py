@@ -66,15 +66,19 @@ class Ahead:
         mine = windows[self.processes.rank :: self.processes.world]
         if not len(mine):
             return [self._nothing()] * AHEAD
-        captured = capture(self.model, self.corpus.windows[mine].to(self.model.device))
+        ids = self.corpus.windows[mine].to(self.model.device)
+        captured = capture(self.model, ids)
         # Even positions of some windows and odd ones of others, because windows may begin alike;
         # and in the next round through the text the other way round.
         offset = (mine + (step - 1) * self.rows // n_windows) % POSITION_STRIDE
-        place = POSITION_STRIDE * torch.arange(length // POSITION_STRIDE) + offset[:, None]
-        row = torch.arange(len(mine))[:, None]
+        first = self.model.encoding.n_skipped
+        column = POSITION_STRIDE * torch.arange(max(1, (length - first) // POSITION_STRIDE))
+        place = (first + column + offset[:, None]).clamp_max(length - 1)
+        is_text = self.model.is_text(ids).cpu().gather(1, place)
 
         def part(held: Tensor, k: int) -> Tensor:
-            return held[row.to(held.device), place[:, k::AHEAD].to(held.device)].flatten(0, 1)
+            row, at = is_text[:, k::AHEAD].nonzero().unbind(1)
+            return held[row.to(held.device), place[:, k::AHEAD][row, at].to(held.device)]
 
         return [
             Read(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from saccade.errors import LensError, UsageError
@@ -56,19 +56,25 @@ class ResidualStatistics:
         """How many positions were seen."""
         return int(self.sums["n"])
 
-    def add(self, captured: Captured) -> None:
-        """Add every position of a run that was captured with ``residual=True``."""
+    def add(self, captured: Captured, is_text: Bool[Tensor, "batch pos"] | None = None) -> None:
+        """Add the positions of a run that was captured with ``residual=True``.
+
+        Args:
+            is_text: False = a position to leave out (a special token); none by default.
+        """
         missing = [layer for layer in self.layers if layer not in captured.residual]
         if missing or captured.final_residual is None:
             raise UsageError(
                 f"this capture does not hold the residual stream of layers {missing}",
                 hint="capture with residual=True and all layers",
             )
-        final = captured.final_residual.flatten(0, 1).to("cpu", torch.float64)  # [n, d_model]
+        shape = captured.final_residual.shape[:2]
+        kept = torch.ones(shape, dtype=torch.bool) if is_text is None else is_text.cpu()
+        final = captured.final_residual.cpu()[kept].double()  # [n, d_model]
         self.sums["n"] += len(final)
         self.sums["final"] += final.sum(0)
         for layer in self.layers:
-            r = captured.residual[layer].flatten(0, 1).to("cpu", torch.float64)
+            r = captured.residual[layer].cpu()[kept].double()
             self.sums[f"{layer}.r"] += r.sum(0)
             self.sums[f"{layer}.rr"].addmm_(r.T, r)
             self.sums[f"{layer}.rf"].addmm_(r.T, final)

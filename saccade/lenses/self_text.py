@@ -48,8 +48,9 @@ def sample_batches(
 ) -> Iterator[SampledBatch]:
     """Sample at least ``n_tokens`` words from the model, in batches of rows of ``window`` words.
 
-    Plain ancestral sampling. Every row starts with the model's beginning-of-text token; where an
-    end-of-text token is drawn the row simply goes on, as documents follow each other in a corpus.
+    Plain ancestral sampling. Every row starts as the tokenizer starts a prompt, or with the model's
+    BOS or end-of-text token where a prompt starts with nothing; where an end-of-text token is drawn
+    the row simply goes on, as documents follow each other in a corpus.
     Each batch has random numbers of its own, so batch k is the same whatever came before it.
 
     Args:
@@ -84,7 +85,8 @@ def write_corpus(
     assert model.tokenizer is not None, "a model that writes text has a tokenizer"
     text = model.tokenizer.batch_decode(windows, skip_special_tokens=True)
     fingerprint = fingerprint_text([windows.numpy().tobytes()])
-    return Corpus("self", fingerprint, windows, n_bytes=sum(len(row.encode()) for row in text))
+    n_bytes = sum(len(row.encode()) for row in text)
+    return Corpus("self", fingerprint, windows, n_bytes, n_prefix=len(_start_tokens(model)))
 
 
 def n_rows(
@@ -117,15 +119,14 @@ def sample_batch(
     """Sample batch ``index`` of `sample_batches`, for processes that share the work."""
     generator = torch.Generator().manual_seed(_batch_seed(seed, index))
     # Drawn on the CPU whatever the device, so that a batch does not depend on where it is made.
-    first = _first_column(model, rows, generator)
+    first = _first_columns(model, rows, generator)
     uniform = torch.rand(window, rows, 1, generator=generator)
     cache = _cache(model, window)
     ids = torch.empty(rows, window, dtype=torch.long, device=model.device)
     kept: dict[int, Tensor] = {}
     final: Tensor | None = None
-    column = first.to(model.device)
+    ids[:, : first.shape[1]] = first[:, :window].to(model.device)
     for step in range(window):
-        ids[:, step] = column
         held = capture(model, ids[:, step : step + 1], cache=cache)
         for layer, z in held.z.items():
             if step == 0:
@@ -134,11 +135,11 @@ def sample_batch(
         if final is None:
             final = held.final.new_empty(rows, window, held.final.shape[-1])
         final[:, step] = held.final[:, 0]
-        if step + 1 < window:
+        if first.shape[1] <= step + 1 < window:
             logits = model.unembedding.logits(held.final[:, 0]).float()
             if temperature != 1.0:  # over a whole vocabulary even a division shows
                 logits = logits / temperature
-            column = draw(logits, uniform[step].to(logits.device)).to(ids.device)
+            ids[:, step + 1] = draw(logits, uniform[step].to(logits.device)).to(ids.device)
     assert final is not None, "a window holds at least one column"
     return SampledBatch(ids, kept, final)
 
@@ -166,18 +167,26 @@ def _batch_seed(seed: int, index: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {index}".encode()).digest()[:4], "big")
 
 
-def _first_column(model: LanguageModel, rows: int, generator: torch.Generator) -> Tensor:
+def _start_tokens(model: LanguageModel) -> tuple[int, ...]:
+    """What every row starts with; nothing for a tokenizer without such tokens."""
+    if model.encoding.prefix:
+        return model.encoding.prefix
     tokenizer: Any = model.tokenizer
-    for start in (
-        getattr(tokenizer, "bos_token_id", None),
-        getattr(tokenizer, "eos_token_id", None),
-    ):
-        if start is not None:
-            return torch.full((rows,), start)
-    special = set(getattr(tokenizer, "all_special_ids", ()))
-    n_words = min(model.d_vocab, len(tokenizer)) if tokenizer is not None else model.d_vocab
-    words = torch.tensor([word for word in range(n_words) if word not in special])
-    return words[torch.randint(len(words), (rows,), generator=generator)]
+    names = ("bos_token_id", "eos_token_id")
+    found = (getattr(tokenizer, name, None) for name in names)
+    return next(((int(start),) for start in found if start is not None), ())
+
+
+def _first_columns(
+    model: LanguageModel, rows: int, generator: torch.Generator
+) -> Int[Tensor, "batch start"]:
+    if start := _start_tokens(model):
+        return torch.tensor(start).expand(rows, -1)
+    tokenizer: Any = model.tokenizer
+    n_tokens = min(model.d_vocab, len(tokenizer)) if tokenizer is not None else model.d_vocab
+    special = model.encoding.special
+    tokens = torch.tensor([token for token in range(n_tokens) if token not in special])
+    return tokens[torch.randint(len(tokens), (rows, 1), generator=generator)]
 
 
 class _RoomyLayer(DynamicLayer):

@@ -71,7 +71,7 @@ def solve_tuned(
     """
     statistics = ResidualStatistics.empty(model)
     for ids in batches:
-        statistics.add(capture(model, ids, residual=True))
+        statistics.add(capture(model, ids, residual=True), model.is_text(ids))
     return tuned_from(model, statistics, ridge=ridge)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Many, NonNegative, Width
 
 TRAINING = TrainConfig(steps=6000, minutes=15.0, learning_rate=0.01, clip=1.0)
 
@@ -16,19 +17,19 @@ class AddingSettings:
 
     cell: str = "lstm"
     """Any cell of saccade.cells."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Numbers in its state."""
     is_keeping: bool = False
     """The gates of lstm and gru begin so that values are kept for up to the whole sequence."""
-    length: int = 150
+    length: Many = 150
     """Steps of a sequence."""
-    batch: int = 64
+    batch: Batch = 64
     """Sequences in a batch."""
-    enough: float = 0.003
+    enough: NonNegative = 0.003
     """Training ends when the held-out error is below this."""
-    n_valid: int = 1000
+    n_valid: Many = 1000
     """Sequences to see by whether it is solved."""
-    n_test: int = 5000
+    n_test: Many = 5000
     """Sequences to report on."""
     training: TrainConfig = TRAINING
     """How it is trained."""

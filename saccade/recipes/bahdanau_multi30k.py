@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Many, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,17 +20,17 @@ TRAINING = replace(RECURRENT, steps=4600, minutes=42.0, precision="float32")
 class BahdanauSettings(TranslationSettings):
     """Sizes that fit 29,000 sentence pairs, and what keeps them from being learnt by heart."""
 
-    n_pieces: int = 4000
+    n_pieces: Many = 4000
     """How many different tokens there are."""
-    batch_tokens: int = 2048
+    batch_tokens: Many = 2048
     """Tokens in a batch on its larger side, padding included."""
-    smoothing: float = 0.1
+    smoothing: BelowOne = 0.1
     """Label smoothing: the share of each target that is spread over all tokens."""
-    d_embed: int = 256
+    d_embed: Width = 256
     """Numbers of a word vector."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Units of each GRU; the encoder has two."""
-    dropout: float = 0.4
+    dropout: BelowOne = 0.4
     """Of embeddings, of annotations and before the output."""
     output: Literal["maxout", "tanh"] = "tanh"
     """What the deep output is made of: maxout as in the paper, or tanh, of half the size."""

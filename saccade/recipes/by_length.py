@@ -27,10 +27,10 @@ def length_curves(
     curves = {}
     for folder in folders:
         run = RunFolder(folder)
-        settings = run.manifest["settings"]
+        settings = run.manifest.get("settings", {})
         if not {"source", "target"} <= set(settings):
             raise RecipeError(
-                f"{folder} is a run of {run.manifest['recipe']}, which is no translator",
+                f"{folder} is a run of {run.manifest.get('recipe')}, which is no translator",
                 hint="`saccade recipes` lists some",
             )
         test = read_multi30k(data, source=settings["source"], target=settings["target"]).test
@@ -44,7 +44,7 @@ def _buckets(
 ) -> list[LengthBucket]:
     buckets = []
     for name, score in figures.get("test", {}).items():
-        if match := NAME.fullmatch(name):
+        if score is not None and (match := NAME.fullmatch(name)):
             shortest, longest = map(int, match.groups())
             held = [n for n in lengths if shortest <= n <= longest]
             mean = sum(held) / max(1, len(held))

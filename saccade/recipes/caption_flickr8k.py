@@ -17,6 +17,17 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import (
+    Batch,
+    BelowOne,
+    Few,
+    FewOrNone,
+    Many,
+    NonNegative,
+    Side,
+    Width,
+    Widths,
+)
 
 TRAINING = TrainConfig(
     epochs=60,
@@ -45,31 +56,31 @@ class CaptionPhotographsSettings:
     """The safetensors file with that net's weights."""
     looking: Literal["soft", "hard", "none"] = "soft"
     """Everywhere by weights; at one cell, drawn; or once at all, without attention."""
-    size: int = 112
+    size: Side = 112
     """Pixels of the side of what is shown."""
-    margin: int = 16
+    margin: FewOrNone = 16
     """Photographs are so much larger, and while it learns a part is cut out at random."""
-    channels: tuple[int, ...] = (32, 48, 64, 96, 128)
+    channels: Widths = (32, 48, 64, 96, 128)
     """Of the five convolutions."""
-    d_embed: int = 128
+    d_embed: Width = 128
     """Numbers of a word's vector."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Units of the LSTM."""
-    dropout: float = 0.4
+    dropout: BelowOne = 0.4
     """Share of annotations, words and features left out while it learns."""
-    cover_weight: float = 0.01
+    cover_weight: NonNegative = 0.01
     """How much it counts that every cell should be looked at in the course of a sentence."""
-    entropy_weight: float = 0.01
+    entropy_weight: NonNegative = 0.01
     """Of hard attention: what a nat of indecision is worth, in nats of likelihood."""
-    min_count: int = 4
+    min_count: Many = 4
     """Words seen less often are not known."""
-    batch: int = 32
+    batch: Batch = 32
     """Photographs in a batch, each with all its sentences."""
-    n_others: int = 160
+    n_others: Many = 160
     """Sentences in a batch about photographs of Flickr8k that are not here, for the language."""
-    beam: int = 5
+    beam: Few = 5
     """Hypotheses that are kept while a sentence is searched for."""
-    length_penalty: float = 0.7
+    length_penalty: NonNegative = 0.7
     """0 prefers short sentences; 1 weighs by the mean log-probability of a word."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -13,6 +13,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, NonNegative, Side, Width, Widths
 
 TRAINING = TrainConfig(
     epochs=8,
@@ -28,23 +29,23 @@ TRAINING = TrainConfig(
 class CaptionScenesSettings:
     """What is shown, and who describes it."""
 
-    size: int = 88
+    size: Side = 88
     """Pixels of a scene's side; a digit has 28."""
     looking: Literal["soft", "hard", "none"] = "soft"
     """Everywhere by weights; at one cell, drawn; or once at all, without attention."""
-    channels: tuple[int, ...] = (24, 32, 64, 64, 96)
+    channels: Widths = (24, 32, 64, 64, 96)
     """Of the five convolutions."""
-    d_embed: int = 64
+    d_embed: Width = 64
     """Numbers of a word's vector."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Units of the LSTM."""
-    cover_weight: float = 0.0
+    cover_weight: NonNegative = 0.0
     """How much it counts that every cell should be looked at; a scene is mostly paper."""
-    entropy_weight: float = 0.01
+    entropy_weight: NonNegative = 0.01
     """Of hard attention: what a nat of indecision is worth, in nats of likelihood."""
-    reward_weight: float = 1.0
+    reward_weight: NonNegative = 1.0
     """Of hard attention: how much of the policy gradient is learnt from."""
-    batch: int = 64
+    batch: Batch = 64
     """Scenes in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

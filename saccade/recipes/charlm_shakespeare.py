@@ -12,6 +12,7 @@ from saccade.recipes.language_model import (
     make_rnn,
 )
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Part, Share, Width
 
 if TYPE_CHECKING:
     from saccade.tasks import TextCorpus
@@ -33,23 +34,23 @@ TRAINING = TrainConfig(
 class CharlmSettings(LanguageModelSettings):
     """A stack of cells over characters."""
 
-    d_embed: int = 64
+    d_embed: Width = 64
     """Width of a character's embedding."""
-    d_hidden: int = 448
+    d_hidden: Width = 448
     """Width of a layer."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """How many layers there are."""
     cell: str = "lstm"
     """Any cell of saccade.cells: lstm, gru, layer-norm-lstm, ..."""
-    dropout: tuple[float, float] = (0.2, 0.5)
+    dropout: tuple[BelowOne, BelowOne] = (0.2, 0.5)
     """Of the embeddings, and of what each layer puts out."""
     is_tied: bool = False
     """The output's weights are the embedding's."""
-    valid: float = 0.02
+    valid: Part = 0.02
     """Share of the text, before the last tenth, that is held out to choose the best weights by."""
-    ngram_share: float = 0.25
+    ngram_share: Share = 0.25
     """How much n-grams have to say in the figures, beside the network; Mikolov et al.'s share."""
-    ngram_order: int = 7
+    ngram_order: Few = 7
     """The longest of these n-grams; those of `ngram-characters`."""
     training: TrainConfig = TRAINING
     """How it is trained."""

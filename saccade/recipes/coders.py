@@ -60,6 +60,10 @@ class Coders:
             is_reversed=settings.is_reversed,
         )
 
+    def cased(self, text: str) -> str:
+        """A source sentence with the capitals that the system reads."""
+        return _cased(self.is_lowercase, text)
+
     def to_kept(self) -> dict[str, Any]:
         """What a run is to keep; a shared coder once."""
         coders = [self.source] if self.source is self.target else [self.source, self.target]
@@ -68,7 +72,7 @@ class Coders:
     def pairs(self, pairs: SentencePairs) -> Pairs:
         """Encode sentences with their translations."""
         return encode_pairs(
-            [_cased(self.is_lowercase, text) for text in pairs.source],
+            [self.cased(text) for text in pairs.source],
             pairs.target,
             coder=self.source,
             target_coder=self.target,
@@ -77,7 +81,7 @@ class Coders:
 
     def sources(self, texts: Sequence[str]) -> Padded:
         """Encode sentences that are to be translated."""
-        cased = [_cased(self.is_lowercase, text) for text in texts]
+        cased = [self.cased(text) for text in texts]
         return encode_sources(cased, self.source, is_reversed=self.is_reversed)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from saccade.recipes.translation import TranslationSettings, translation_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,11 +19,11 @@ TRAINING = TrainConfig(minutes=9.0, learning_rate=1e-3, clip=5.0, schedule="plat
 class ContinuousSettings(TranslationSettings):
     """What can be set about recurrent continuous translation."""
 
-    d_model: int = 256
+    d_model: Width = 256
     """Width of the word vectors, which is that of the sentence vector and of the RNN."""
-    n_kernels: int = 8
+    n_kernels: Few = 8
     """Levels of convolution with a kernel of their own, from 2 words up."""
-    dropout: float = 0.2
+    dropout: BelowOne = 0.2
     """On word vectors and before the softmax; none in the paper."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Many, NonNegative, Width
 
 TRAINING = TrainConfig(
     steps=4000, minutes=15.0, learning_rate=0.01, clip=1.0, schedule="cosine", warmup=100
@@ -18,19 +19,19 @@ class CopyingSettings:
 
     cell: str = "unitary"
     """Any cell of saccade.cells."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Numbers in its state."""
     is_keeping: bool = False
     """The gates of lstm and gru begin so that values are kept for up to the whole sequence."""
-    length: int = 100
+    length: Many = 100
     """Steps of silence."""
-    batch: int = 64
+    batch: Batch = 64
     """Sequences in a batch."""
-    enough: float = 0.9999
+    enough: NonNegative = 0.9999
     """Training ends when this share of the held-out symbols is recalled."""
-    n_valid: int = 500
+    n_valid: Many = 500
     """Sequences to see by whether it is solved."""
-    n_test: int = 2000
+    n_test: Many = 2000
     """Sequences to report on."""
     training: TrainConfig = TRAINING
     """How it is trained."""

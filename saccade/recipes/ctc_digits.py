@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.digit_settings import DigitSettings, digit_recipe
+from saccade.training.ranges import Few, Fews
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 class CtcDigitSettings(DigitSettings):
     """The recogniser's sizes."""
 
-    n_layers: int = 2
+    n_layers: Few = 2
     """Bidirectional LSTMs upon each other."""
-    strides: tuple[int, ...] = (2, 2)
+    strides: Fews = (2, 2)
     """By how much each convolution thins the frames out, which come every 10 ms."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, BelowOne, Few, Fews, NonNegative, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,23 +28,23 @@ TRAINING = TrainConfig(
 class CtcWordSettings:
     """The recogniser's sizes, how words are changed in training, and how they are searched for."""
 
-    d_hidden: int = 160
+    d_hidden: Width = 160
     """Units of each LSTM, in each direction."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """Bidirectional LSTMs upon each other."""
-    strides: tuple[int, ...] = (2, 2)
+    strides: Fews = (2, 2)
     """By how much each convolution thins the points out; a letter has some fifteen."""
-    dropout: float = 0.3
+    dropout: BelowOne = 0.3
     """Between layers and before the output."""
-    warp: float = 1.0
+    warp: NonNegative = 1.0
     """How much words are slanted, stretched and tilted in training; 1: as much as hands differ."""
-    batch: int = 64
+    batch: Batch = 64
     """Words in a batch."""
-    beam: int = 16
+    beam: Few = 16
     """Texts that prefix beam search keeps."""
-    order: int = 6
+    order: Few = 6
     """Letters of the n-grams of the language model, which is counted on the training words."""
-    weight: float = 0.5
+    weight: NonNegative = 0.5
     """How much the language model counts."""
     bonus: float = 1.0
     """What a letter is worth, in nats."""

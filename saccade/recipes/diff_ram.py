@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, FewOrNone, NonNegative, Share, Side, Width
 
 TRAINING = TrainConfig(
     epochs=52,
@@ -22,25 +23,25 @@ TRAINING = TrainConfig(
 class DiffRamSettings:
     """How often it looks, and at what."""
 
-    size: int = 100
+    size: Side = 100
     """Pixels of a scene's side."""
-    n_clutter: int = 8
+    n_clutter: FewOrNone = 8
     """Pieces of other digits in it."""
-    n_glimpses: int = 8
+    n_glimpses: Few = 8
     """Looks before the answer."""
-    patch: int = 12
+    patch: Side = 12
     """Filters on a side of the grid it looks through."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Numbers in its state."""
-    first_view: float = 0.5
+    first_view: Share = 0.5
     """The part of the scene's side that a look spans at first. A digit has a quarter: of the whole,
     a patch this small shows little of its shape, and chance is left later."""
-    restraint: float = 4.0
+    restraint: NonNegative = 4.0
     """No scene's gradient through a place is longer than so many median ones; 0: all may be."""
-    early_weight: float = 7.0
+    early_weight: NonNegative = 7.0
     """How much the mean of the answers before the last counts beside it: seven of them, each like
     it; the paper's: 0."""
-    batch: int = 128
+    batch: Batch = 128
     """Scenes in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

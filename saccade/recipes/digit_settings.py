@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, BelowOne, Many, NonNegative, Positives, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,27 +36,27 @@ class DigitSettings:
 
     speaker: str = ""
     """Held out for the test, with all recordings; empty: the official test recordings of all."""
-    shortest: int = 3
+    shortest: Many = 3
     """Digits in a sequence, at least."""
-    longest: int = 7
+    longest: Many = 7
     """Digits in a sequence, at most."""
-    pause: float = 0.25
+    pause: NonNegative = 0.25
     """Seconds of silence around digits, at most."""
-    speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
+    speeds: Positives = (0.9, 1.0, 1.1)
     """In training, sequences are played at one of these speeds, which changes their pitch, too."""
     quietest: float = 40.0
     """Noise is so many decibels below the voice in the test, and at most so quiet in training."""
     loudest: float = 15.0
     """In training, noise is at least so many decibels below the voice."""
-    d_hidden: int = 96
+    d_hidden: Width = 96
     """Units of each LSTM, in each direction."""
-    dropout: float = 0.2
+    dropout: BelowOne = 0.2
     """Between layers and before the output."""
-    batch: int = 32
+    batch: Batch = 32
     """Sequences in a batch."""
-    n_valid: int = 400
+    n_valid: Many = 400
     """Sequences to choose the best weights by."""
-    n_test: int = 2000
+    n_test: Many = 2000
     """Sequences to report on."""
     training: TrainConfig = TRAINING
     """How it is trained."""

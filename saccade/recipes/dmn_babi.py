@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from saccade.recipes.stories import WITHOUT_3, StorySettings, story_recipe
+from saccade.recipes.stories import WITHOUT_3, StorySettings, Task, Tasks, story_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, BelowOne, Few, Many, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,23 +23,23 @@ class DmnSettings(StorySettings):
 
     size: Literal["1k", "10k"] = "10k"
     """1k or 10k questions to learn from in each task."""
-    tasks: tuple[int, ...] = WITHOUT_3
+    tasks: Tasks = WITHOUT_3
     """Which of the twenty tasks; all are learnt by one model."""
-    slow_tasks: tuple[int, ...] = (15, 17, 18, 19)
+    slow_tasks: tuple[Task, ...] = (15, 17, 18, 19)
     """Tasks that are learnt slowly: their questions come `n_repeats` times in each epoch."""
-    n_facts: int = 130
+    n_facts: Many = 130
     """How many facts are kept, the latest ones."""
-    batch: int = 128
+    batch: Batch = 128
     """Questions in a batch."""
     is_bucketed: bool = True
     """Questions after about as many facts go together."""
     form: Literal["plus", "original"] = "plus"
     """plus: input fusion, softmax gates, untied memories; original: as first published."""
-    d_hidden: int = 80
+    d_hidden: Width = 80
     """Units of every part."""
-    n_episodes: int = 3
+    n_episodes: Few = 3
     """How often the story is read."""
-    dropout: float = 0.1
+    dropout: BelowOne = 0.1
     """On facts, on questions, and before the answer."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, FewOrNone, NonNegative, Share, Side, Width
 
 PAPER = "https://arxiv.org/abs/1412.7755"
 TRAINING = TrainConfig(
@@ -35,35 +36,35 @@ class DramSettings:
     """Both digits from left to right, then "no more"; or their sum."""
     is_backward: bool = False
     """Read from right to left; a run of each kind makes a pair of readers."""
-    size: int = 100
+    size: Side = 100
     """Pixels of the image's side; a digit has 28."""
-    n_clutter: int = 8
+    n_clutter: FewOrNone = 8
     """Pieces of other digits in each image, 8 x 8 pixels each."""
-    patch: int = 14
+    patch: Side = 14
     """Pixels of a glimpse's side."""
-    n_scales: int = 3
+    n_scales: Few = 3
     """Patches of a glimpse, each twice as wide as the one before."""
-    n_glimpses: int = 3
+    n_glimpses: Few = 3
     """Looks before each answer."""
-    reach: float = 0.8
+    reach: Share = 0.8
     """How far from the centre it may look; 1 is the edge of the image."""
-    first_std: float = 0.2
+    first_std: NonNegative = 0.2
     """Spread of drawn places around the chosen one at first, in half image sides."""
-    last_std: float = 0.05
+    last_std: NonNegative = 0.05
     """The same at the end of training; it falls steadily."""
-    n_samples: int = 1
+    n_samples: Few = 1
     """Passes over each image from which the bound is estimated."""
-    early_weight: float = 0.5
+    early_weight: NonNegative = 0.5
     """How much answers before the last for a digit count beside it; the paper's: 0."""
-    discount: float = 0.5
+    discount: Share = 0.5
     """What a glimpse is paid of what the next ones add; the paper's: 1, all of it."""
-    reinforce_weight: float = 0.1
+    reinforce_weight: NonNegative = 0.1
     """How much the policy's loss counts beside that of the answers."""
-    policy_rate: float = 0.1
+    policy_rate: Share = 0.1
     """The emission network's share of the learning rate."""
-    d_hidden: int = 192
+    d_hidden: Width = 192
     """Units of a layer."""
-    batch: int = 128
+    batch: Batch = 128
     """Images in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, Side, Width
 
 TRAINING = TrainConfig(
     epochs=28,
@@ -24,17 +25,17 @@ class DrawSettings:
 
     has_attention: bool = True
     """Read and write patches where it wants to; else the whole image at every step."""
-    n_steps: int = 12
+    n_steps: Few = 12
     """Strokes of a drawing."""
-    read_size: int = 8
+    read_size: Side = 8
     """Filters on a side of the grid it reads through; the paper's: 2."""
-    write_size: int = 8
+    write_size: Side = 8
     """Filters on a side of the grid it writes through; the paper's: 5."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Numbers in the state of encoder and of decoder."""
-    d_latent: int = 32
+    d_latent: Width = 32
     """Numbers in the latent of a step."""
-    batch: int = 128
+    batch: Batch = 128
     """Digits in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

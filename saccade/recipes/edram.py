@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, FewOrNone, NonNegative, Share, Side, Width, Widths
 
 TRAINING = TrainConfig(
     epochs=12, minutes=58.0, learning_rate=0.002, clip=1.0, schedule="cosine", warmup=300
@@ -16,23 +17,23 @@ TRAINING = TrainConfig(
 class EdramSettings:
     """How often it looks, and what it is told."""
 
-    size: int = 100
+    size: Side = 100
     """Pixels of a scene's side."""
-    n_clutter: int = 8
+    n_clutter: FewOrNone = 8
     """Pieces of other digits in it."""
-    n_glimpses: int = 6
+    n_glimpses: Few = 6
     """Looks before the answer."""
-    side: int = 26
+    side: Side = 26
     """Pixels of a glimpse's side."""
-    channels: tuple[int, ...] = (24, 48)
+    channels: Widths = (24, 48)
     """Of the convolutions over a glimpse."""
-    d_hidden: int = 192
+    d_hidden: Width = 192
     """Numbers in each of the two states."""
-    place_weight: float = 10.0
+    place_weight: NonNegative = 10.0
     """How much a glimpse beside the digit counts: at 10, five pixels aside cost 0.1 nats."""
-    sampler_gradient: float = 0.05
+    sampler_gradient: Share = 0.05
     """How much of the answer's gradient goes through the sampler to the windows; the paper's: 1."""
-    batch: int = 128
+    batch: Batch = 128
     """Scenes in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

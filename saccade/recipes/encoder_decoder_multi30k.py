@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
+from saccade.training.ranges import BelowOne, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,13 +18,13 @@ TRAINING = replace(RECURRENT, steps=4000, minutes=30.0)
 class EncoderDecoderSettings(TranslationSettings):
     """What can be set about the RNN encoder-decoder."""
 
-    d_embed: int = 128
+    d_embed: Width = 128
     """Width of the word vectors."""
-    d_hidden: int = 384
+    d_hidden: Width = 384
     """Units of the two GRUs."""
-    d_maxout: int = 192
+    d_maxout: Width = 192
     """Units of the layer before the softmax."""
-    dropout: float = 0.2
+    dropout: BelowOne = 0.2
     """On word vectors and on the layer before the softmax; none in the paper."""
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, FewOrNone, Many, Width
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
@@ -25,9 +26,9 @@ TRAINING = TrainConfig(
 class ExecuteSettings:
     """Which programs, and what reads them."""
 
-    length: int = 3
+    length: Many = 3
     """Digits of the largest numbers."""
-    nesting: int = 1
+    nesting: Few = 1
     """Operations that are combined."""
     strategy: Strategy = "mix"
     """The curriculum: baseline, naive, mix or combined.
@@ -35,7 +36,7 @@ class ExecuteSettings:
     The paper's best is combined. Without nesting its first stage has so few programs that they are
     learnt by heart, and little is learnt of longer ones meanwhile.
     """
-    focus: int = 40
+    focus: FewOrNone = 40
     """Epochs in which training turns to what is hard; 0: the curriculum alone.
 
     The share of programs of the full difficulty, whatever the curriculum draws, rises from none to
@@ -46,24 +47,24 @@ class ExecuteSettings:
     """
     is_scrambled: bool = False
     """Programs and results in a secret alphabet: the control that characters mean nothing."""
-    programs: int = 50_000
+    programs: Many = 50_000
     """New programs in every epoch."""
-    batch_tokens: int = 2048
+    batch_tokens: Many = 2048
     """Characters in a batch, padding included; some sixty programs.
 
     In the same time small batches learn far more than large ones, whose steps are few.
     """
-    d_embed: int = 64
+    d_embed: Width = 64
     """Width of a character's embedding."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Width of a layer."""
-    n_layers: int = 1
+    n_layers: Few = 1
     """How many layers there are; the paper has two, which learn less in the same time."""
-    dropout: float = 0.0
+    dropout: BelowOne = 0.0
     """Between layers; new programs at every step leave nothing to overfit."""
-    n_valid: int = 2_000
+    n_valid: Many = 2_000
     """Programs to choose the best weights by, and to see whether learning makes progress."""
-    n_test: int = 5_000
+    n_test: Many = 5_000
     """Programs to report on."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, FewOrNone, NonNegative, Share, Side, Width
 
 # The rate falls to zero, so the steps end a run; the minutes are there for a slow machine.
 TRAINING = TrainConfig(
@@ -26,27 +27,27 @@ TRAINING = TrainConfig(
 class FovealSettings:
     """What is seen, and what puts it together."""
 
-    wander: int = 1
+    wander: FewOrNone = 1
     """While it learns, digits are moved by up to so many pixels."""
-    patch: int = 8
+    patch: Side = 8
     """Pixels of a glimpse's side."""
-    n_scales: int = 2
+    n_scales: Few = 2
     """Patches of a glimpse, each twice as wide as the one before."""
-    side: int = 7
+    side: Side = 7
     """It may look at so many times so many places."""
-    n_glimpses: int = 6
+    n_glimpses: Few = 6
     """Looks at an image before it is named."""
-    d_factor: int = 256
+    d_factor: Width = 256
     """Factors of the third-order weights."""
-    d_hidden: int = 512
+    d_hidden: Width = 512
     """Hidden units."""
-    explore: float = 0.5
+    explore: Share = 0.5
     """While it learns, this part of the looks goes anywhere, whatever the controller says."""
-    generative_weight: float = 0.01
+    generative_weight: NonNegative = 0.01
     """How much modelling the glimpses counts beside naming them."""
     is_sequential: bool = True
     """Taught after every glimpse, not only after the last."""
-    batch: int = 128
+    batch: Batch = 128
     """Images in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -39,7 +39,8 @@ class Shown(NamedTuple):
 
 def has_pictures(folder: Path) -> bool:
     """Whether a run's recipe has anything for a gallery."""
-    return bool(find_recipe(RunFolder(folder).manifest["recipe"]).gallery)
+    name = RunFolder(folder).manifest.get("recipe")
+    return bool(name and find_recipe(name).gallery)
 
 
 def show_run(folder: Path, pictures: Path) -> Shown:

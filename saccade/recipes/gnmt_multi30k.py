@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
+from saccade.training.ranges import BelowOne, Few, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,11 +18,11 @@ TRAINING = replace(RECURRENT, steps=3200, minutes=44.0)
 class GnmtSettings(TranslationSettings):
     """What can be set about GNMT."""
 
-    d_model: int = 256
+    d_model: Width = 256
     """Width of every layer."""
-    n_layers: int = 4
+    n_layers: Few = 4
     """Layers of the encoder, and of the decoder; from the third on they are residual."""
-    dropout: float = 0.3
+    dropout: BelowOne = 0.3
     """Between layers, never from step to step; 0.2 in the paper, which has far more data."""
 
 

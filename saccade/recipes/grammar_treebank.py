@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Many, NonNegative, Width
 
 if TYPE_CHECKING:
     from saccade.models.grammar_parser import GrammarParser
@@ -30,27 +31,27 @@ TRAINING = TrainConfig(
 class GrammarSettings:
     """Which sentences, and what parses them."""
 
-    max_words: int = 30
+    max_words: Many = 30
     """Longer sentences are not scored."""
-    train_words: int = 50
+    train_words: Many = 50
     """Longer sentences are not learnt from."""
-    min_count: int = 2
+    min_count: Many = 2
     """Words that are rarer are known by their class alone."""
-    word_dropout: float = 0.5
+    word_dropout: NonNegative = 0.5
     """A word seen n times becomes its class with probability word_dropout / (word_dropout + n)."""
-    tag_weight: float = 0.5
+    tag_weight: NonNegative = 0.5
     """Of the loss of the parts of speech beside that of the tree."""
-    batch_tokens: int = 1500
+    batch_tokens: Many = 1500
     """Symbols in a batch, padding included."""
-    d_embed: int = 128
+    d_embed: Width = 128
     """Width of embeddings."""
-    d_hidden: int = 200
+    d_hidden: Width = 200
     """Width of a reading layer each way; a writing layer has twice as much."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """Layers that read, and as many that write."""
-    dropout: float = 0.4
+    dropout: BelowOne = 0.4
     """Of what goes up from layer to layer."""
-    beam: int = 5
+    beam: Few = 5
     """Trees that are kept while one is searched for."""
     training: TrainConfig = TRAINING
     """How it is trained."""
@@ -82,5 +83,6 @@ RECIPES = (
         evaluate=Later("parsing.evaluate_parser"),
         trace=Later("parsing.trace_tree"),
         translate=Later("parsing.parse_texts"),
+        unknown_words=Later("parsing.unknown_words"),
     ),
 )

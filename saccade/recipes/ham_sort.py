@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Fews, Many, Span, Width
 
 # Equal keys must be told from neighbouring ones: after 3,000 steps Adam, at half this rate, says
 # 87 % of the items right, Muon 99 %.
@@ -25,21 +26,21 @@ TRAINING = TrainConfig(
 class HamSettings:
     """How large the memory is, and how many items are sorted."""
 
-    d_bits: int = 5
+    d_bits: Width = 5
     """Bits of a key, and of a value."""
-    lengths: tuple[int, int] = (1, 16)
+    lengths: Span = (1, 16)
     """The fewest and the most items in training."""
-    tested: tuple[int, ...] = (16, 32)
+    tested: Fews = (16, 32)
     """Numbers of items to report on; the first is that of the recipe's figure."""
-    d_node: int = 32
+    d_node: Width = 32
     """Numbers that a node of the tree holds."""
-    d_hidden: int = 32
+    d_hidden: Width = 32
     """Units of the controller."""
-    batch: int = 200
+    batch: Batch = 200
     """Sequences in a batch."""
-    n_valid: int = 200
+    n_valid: Many = 200
     """Sequences to choose the best weights by."""
-    n_test: int = 1000
+    n_test: Many = 1000
     """Sequences to report on, of each length."""
     training: TrainConfig = TRAINING
     """How it is trained."""

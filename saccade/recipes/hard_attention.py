@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Few, Many, NonNegative, Share, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,21 +34,21 @@ TRAINING = TrainConfig(
 class HardAttentionSettings:
     """How words are said, and who listens."""
 
-    longest_hold: int = 4
+    longest_hold: Few = 4
     """A letter is held for 1 to so many frames."""
-    noise: float = 0.1
+    noise: Share = 0.1
     """The share of frames that are drowned by a random letter."""
-    d_embed: int = 64
+    d_embed: Width = 64
     """Numbers of a letter's vector."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Units of the GRU."""
-    n_samples: int = 2
+    n_samples: Few = 2
     """Walks over each word from which the policy gradient is estimated."""
-    reward_weight: float = 1.0
+    reward_weight: NonNegative = 1.0
     """How much of the policy gradient is learnt from; 0: the coin learns nothing."""
-    entropy_weight: float = 0.5
+    entropy_weight: NonNegative = 0.5
     """What a nat of indecision is worth, in nats of likelihood."""
-    batch_tokens: int = 4096
+    batch_tokens: Many = 4096
     """Frames in a batch, padding included."""
     training: TrainConfig = TRAINING
     """How it is trained."""

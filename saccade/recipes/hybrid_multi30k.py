@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
+from saccade.training.ranges import BelowOne, Few, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,13 +18,13 @@ TRAINING = replace(RECURRENT, steps=3000, minutes=32.0)
 class HybridSettings(TranslationSettings):
     """What can be set about the hybrid translator."""
 
-    d_model: int = 256
+    d_model: Width = 256
     """Width of the word level."""
-    d_letter: int = 128
+    d_letter: Width = 128
     """Width of the character level."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """Layers of the word level's encoder, and of its decoder."""
-    dropout: float = 0.3
+    dropout: BelowOne = 0.3
     """Between layers, never from step to step; 0.2 in the paper."""
 
 

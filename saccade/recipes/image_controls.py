@@ -10,6 +10,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, FewOrNone, Side, Width
 
 PAPER = "https://arxiv.org/abs/1406.6247"
 TRAINING = TrainConfig(
@@ -33,15 +34,15 @@ class ControlSettings:
 
     net: Literal["fc", "conv"] = "fc"
     """Fully connected or convolutional, two layers either way."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Units of a layer."""
-    size: int = 28
+    size: Side = 28
     """Pixels of the image's side; a digit has 28."""
-    n_clutter: int = 0
+    n_clutter: FewOrNone = 0
     """Pieces of other digits in each image, 8 x 8 pixels each."""
-    wander: int = 0
+    wander: FewOrNone = 0
     """While it learns, digits are moved by up to so many pixels."""
-    batch: int = 128
+    batch: Batch = 128
     """Images in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Few, Many, Part, Share
 
 if TYPE_CHECKING:
     from saccade.models.language_model import LanguageModel
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 class LanguageModelSettings:
     """What can be set about any neural language model; a recipe's own settings inherit from it."""
 
-    valid: float = 0.05
+    valid: Part = 0.05
     """Share of the text that is held out to choose the best weights by."""
-    streams: int = 32
+    streams: Many = 32
     """The text is cut into so many streams, which are read side by side."""
-    window: int = 128
+    window: Many = 128
     """Symbols of a stream that are read at once; gradients go no further back."""
-    test_streams: int = 4
+    test_streams: Many = 4
     """The same for the test text: few, because each begins without a past."""
-    ngram_share: float = 0.0
+    ngram_share: Share = 0.0
     """How much n-grams of the training text have to say in the figures, beside the network."""
-    ngram_order: int = 5
+    ngram_order: Few = 5
     """The longest of these n-grams."""
     training: TrainConfig = field(default_factory=TrainConfig)
     """How it is trained."""
@@ -111,4 +112,5 @@ def language_model_recipe(  # noqa: PLR0913  these are a recipe's own fields
         evaluate=evaluate,
         trace=Later("language_modelling.trace_influence"),
         sample=Later("language_modelling.sample_text"),
+        unknown_words=Later("language_modelling.unknown_units"),
     )

@@ -156,12 +156,22 @@ def as_trained(kept: Mapping[str, Any], corpus: TextCorpus) -> Int[Tensor, " tok
 
 def encode_text(kept: Mapping[str, Any], text: str) -> Int[Tensor, " pos"]:
     """A text of the user's as a run reads it."""
+    vocabulary = Vocabulary(tuple(kept["words"]))
+    return torch.tensor(vocabulary.encode(_units(kept, text)), dtype=torch.long)
+
+
+def unknown_units(run: OpenRun, text: str) -> list[str]:
+    """Characters or words of a text that the run reads as ``<unk>``."""
+    known = frozenset(run.kept["words"])
+    return [each for each in _units(run.kept, text) if each not in known]
+
+
+def _units(kept: Mapping[str, Any], text: str) -> list[str]:
     unit: Unit = kept["unit"]
     spaced = "\n".join(" ".join(split_words(line)) for line in text.split("\n"))
     units = split_units(text if unit == "character" else spaced, unit)
     is_open = unit == "word" and not text.endswith("\n")
-    vocabulary = Vocabulary(tuple(kept["words"]))
-    return torch.tensor(vocabulary.encode(units[:-1] if is_open else units), dtype=torch.long)
+    return units[:-1] if is_open else units
 
 
 def decode_text(kept: Mapping[str, Any], ids: list[int]) -> str:

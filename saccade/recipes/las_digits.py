@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from saccade.recipes.digit_settings import DigitSettings, digit_recipe
+from saccade.training.ranges import BelowOne, Few, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 class LasDigitSettings(DigitSettings):
     """The listener's and the speller's sizes, and how the speller attends."""
 
-    n_layers: int = 3
+    n_layers: Few = 3
     """Layers of the pyramid; each halves the steps, which begin at 10 ms."""
-    d_embed: int = 32
+    d_embed: Width = 32
     """Numbers of a digit's vector."""
     score: Literal["additive", "bilinear", "mixed"] = "additive"
     """What attention compares: content by additive or bilinear; mixed: also where it looked."""
     select: Literal["soft", "monotonic"] = "soft"
     """soft: anywhere; monotonic: only from left to right."""
-    smoothing: float = 0.1
+    smoothing: BelowOne = 0.1
     """Label smoothing: the share of each target that is spread over all symbols."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from saccade.recipes.translation import RECURRENT, TranslationSettings, translation_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Many, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,21 +24,21 @@ class LuongSettings(TranslationSettings):
     """How a source word is scored: dot, general, concat or location."""
     view: Literal["global", "local-m", "local-p"] = "global"
     """What is seen: global, or a window: local-m (moves on by itself), local-p (is predicted)."""
-    reach: int = 10
+    reach: Few = 10
     """How far a window goes to either side, in tokens."""
     is_fed: bool = True
     """Input feeding: the decoder is told what it read a step before."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Units of an LSTM layer, and numbers of a word vector."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """Layers of the encoder, and of the decoder."""
-    dropout: float = 0.4
+    dropout: BelowOne = 0.4
     """Of embeddings, between layers, of what is attended to and before the output."""
-    n_pieces: int = 4000
+    n_pieces: Many = 4000
     """How many different tokens there are."""
-    batch_tokens: int = 2048
+    batch_tokens: Many = 2048
     """Tokens in a batch on its larger side, padding included."""
-    smoothing: float = 0.1
+    smoothing: BelowOne = 0.1
     """Label smoothing: the share of each target that is spread over all tokens."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, FewOrNone, Fews, Many, Span, Width
 
 System = Literal["ntm", "dnc", "sam", "lstm"]
 BitTask = Literal["copy", "repeat-copy", "recall", "sort"]
@@ -34,33 +35,33 @@ class MachineSettings:
     """ntm, dnc, sam (sparse access), or lstm, which has no memory but its state."""
     task: BitTask = "copy"
     """copy, repeat-copy, recall or sort."""
-    d_bits: int = 8
+    d_bits: Width = 8
     """Bits of a vector."""
-    lengths: tuple[int, int] = (1, 20)
+    lengths: Span = (1, 20)
     """The shortest and the longest sequence in training; of recall: items, of sort: vectors."""
-    repeats: tuple[int, int] = (1, 10)
+    repeats: Span = (1, 10)
     """repeat-copy: how often at least and at most."""
-    n_wanted: int = 0
+    n_wanted: FewOrNone = 0
     """sort: how many vectors are wanted, from the highest priority on."""
-    tested: tuple[int, ...] = (20, 40, 80)
+    tested: Fews = (20, 40, 80)
     """Lengths to report on; the first is that of the recipe's figure and of the validation."""
-    d_hidden: int = 100
+    d_hidden: Width = 100
     """Units of the controller."""
-    n_slots: int = 32
+    n_slots: Width = 32
     """Slots of the memory in training."""
-    n_slots_tested: int = 128
+    n_slots_tested: Width = 128
     """Slots of the memory afterwards: longer sequences need more."""
-    d_slot: int = 20
+    d_slot: Width = 20
     """Numbers in a slot."""
-    n_reads: int = 1
+    n_reads: Few = 1
     """Read heads."""
-    n_writes: int = 1
+    n_writes: Few = 1
     """Write heads; dnc and sam have one."""
-    batch: int = 32
+    batch: Batch = 32
     """Sequences in a batch."""
-    n_valid: int = 200
+    n_valid: Many = 200
     """Sequences to choose the best weights by."""
-    n_test: int = 1000
+    n_test: Many = 1000
     """Sequences to report on, of each length."""
     training: TrainConfig = TRAINING
     """How it is trained."""

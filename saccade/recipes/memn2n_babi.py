@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from saccade.recipes.stories import WITHOUT_3, StorySettings, story_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, BelowOne, Few, Share, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,23 +29,23 @@ TRAINING_10K = TrainConfig(
 class MemN2NSettings(StorySettings):
     """How large a memory, and what keeps it from local minima."""
 
-    d_embed: int = 50
+    d_embed: Width = 50
     """Numbers of a word, a fact and the state."""
-    n_hops: int = 3
+    n_hops: Few = 3
     """How often the facts are looked at."""
     tying: Literal["adjacent", "layer-wise"] = "adjacent"
     """Which embeddings are the same: of neighbouring hops, or of all."""
-    noise: float = 0.1
+    noise: Share = 0.1
     """How often, in training, a fact seems to have come and gone that was none."""
-    batch: int = 32
+    batch: Batch = 32
     """Questions in a batch."""
-    linear_share: float = 0.33
+    linear_share: Share = 0.33
     """Linear start: for so much of the training there is no softmax, and half the rate."""
     is_rectified: bool = False
     """A ReLU on half of the state after each hop."""
-    dropout: float = 0.0
+    dropout: BelowOne = 0.0
     """On the state before the answer."""
-    n_tries: int = 5
+    n_tries: Few = 5
     """Models with other first weights, side by side; that of the lowest training loss counts."""
     training: TrainConfig = TRAINING
     """How it is trained."""

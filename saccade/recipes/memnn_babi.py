@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from saccade.recipes.stories import StorySettings, story_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Many, NonNegative, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,17 +22,17 @@ TRAINING = TrainConfig(epochs=40, minutes=50.0, learning_rate=0.003, clip=5.0, s
 class MemNNSettings(StorySettings):
     """Sizes, and by how much the right fact and word must lead."""
 
-    n_facts: int = 100
+    n_facts: Many = 100
     """How many facts are kept, the latest ones."""
-    d_embed: int = 100
+    d_embed: Width = 100
     """Numbers of a word and of a fact."""
-    d_hidden: int = 200
+    d_hidden: Width = 200
     """Units between what was found and the answer."""
-    max_steps: int = 10
+    max_steps: Few = 10
     """How many facts are looked for at most."""
-    margin: float = 0.0
+    margin: NonNegative = 0.0
     """By how much the right one must lead, 0.1 in the paper; 0: likelihood instead."""
-    dropout: float = 0.1
+    dropout: BelowOne = 0.1
     """On what is looked for, and before the answer."""
     training: TrainConfig = TRAINING
     """How it is trained."""

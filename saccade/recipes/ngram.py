@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Few, Many, Part
 
 if TYPE_CHECKING:
     from saccade.models.ngram import NgramLanguageModel
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 class NgramSettings:
     """What is counted."""
 
-    order: int
+    order: Few
     """The longest n-grams."""
     is_modified: bool = True
     """Three discounts a length (Chen and Goodman) instead of one (Kneser and Ney)."""
-    valid: float
+    valid: Part
     """Share of the text that is left out, as for the neural model beside it."""
-    n_words: int = 10_000
+    n_words: Many = 10_000
     """How many different words, the commonest; all others are one word, <unk>."""
     training: TrainConfig = field(default_factory=TrainConfig)
     """Nothing is trained."""
@@ -93,6 +94,7 @@ def ngram_recipe(
         evaluate=evaluate,
         trace=Later("ngram_counting.trace_levels"),
         sample=Later("language_modelling.sample_text"),
+        unknown_words=Later("language_modelling.unknown_units"),
     )
 
 

@@ -10,12 +10,16 @@ from typing import Any
 from torch import nn
 
 from saccade.errors import RecipeError
+from saccade.processor import within_memory
 from saccade.recipes.finding import find_recipe
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.settings import read_settings
 from saccade.training.checkpoint import load_weights
 from saccade.training.differences import differences
 from saccade.training.run_folder import RunFolder
+
+# What a recipe may raise when it is given what it did not keep itself.
+UNFIT = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,11 @@ class OpenRun:
             )
         (model,) = self.models
         return model
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of a text that the system reads as ``<unk>``, each once."""
+        find = self.recipe.unknown_words
+        return [] if find is None else list(dict.fromkeys(find(self, text)))
 
 
 def open_run(folder: str | Path | Sequence[str | Path]) -> OpenRun:
@@ -64,9 +73,17 @@ def _open(path: Path) -> OpenRun:
         )
     recipe = find_recipe(manifest["recipe"])
     settings = read_settings(recipe.settings, manifest["settings"])
-    kept = folder.kept
-    model = recipe.restore(settings, kept)
-    load_weights(model, folder.read_best()[0], source=folder.best)
+    weights, kept = folder.read_best()[0], folder.kept
+    try:
+        with within_memory(copies=1):
+            model = recipe.restore(settings, kept)
+    except UNFIT as error:
+        raise RecipeError(
+            f"{path} cannot be opened: what it kept does not fit its recipe "
+            f"({type(error).__name__}: {str(error)[:80]})",
+            hint="copy the run again, or train it again",
+        ) from error
+    load_weights(model, weights, source=folder.best)
     model.eval().requires_grad_(False)
     return OpenRun(recipe=recipe, settings=settings, kept=kept, models=(model,))
 

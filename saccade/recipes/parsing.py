@@ -252,6 +252,12 @@ def parse_texts(run: OpenRun, texts: Sequence[str], options: TranslateOptions) -
     ]
 
 
+def unknown_words(run: OpenRun, text: str) -> list[str]:
+    """Words of a sentence that the run knows neither by themselves nor by their class."""
+    known = Symbols.from_kept(run.kept).words
+    return [word for word in words_of(text) if word not in known and word_class(word) not in known]
+
+
 def trace_tree(run: OpenRun, text: str) -> list[Trace]:
     """Where attention goes while a sentence's tree is written, beside the word that is in turn.
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, FewOrNone, NonNegative, Share, Side, Width
 
 PAPER = "https://arxiv.org/abs/1406.6247"
 # The rate falls to zero, so the end counts: see `steps` of each recipe.
@@ -27,41 +28,41 @@ TRAINING = TrainConfig(
 class RamSettings:
     """What is shown, and how it is looked at."""
 
-    size: int = 28
+    size: Side = 28
     """Pixels of the image's side; a digit has 28."""
-    n_clutter: int = 0
+    n_clutter: FewOrNone = 0
     """Pieces of other digits in each image, 8 x 8 pixels each."""
-    wander: int = 0
+    wander: FewOrNone = 0
     """While it learns, digits are moved by up to so many pixels."""
-    patch: int = 8
+    patch: Side = 8
     """Pixels of a glimpse's side."""
-    n_scales: int = 1
+    n_scales: Few = 1
     """Patches of a glimpse, each twice as wide as the one before."""
-    n_glimpses: int = 6
+    n_glimpses: Few = 6
     """Looks at an image before it is named."""
     policy: Literal["learnt", "random", "central"] = "learnt"
     """Where to look: learnt; at random; or once, at the centre."""
-    reach: float = 0.8
+    reach: Share = 0.8
     """How far from the centre it may look; 1 is the edge of the image."""
-    first_std: float = 0.2
+    first_std: NonNegative = 0.2
     """Spread of drawn places around the chosen one at first, in half image sides."""
-    last_std: float = 0.05
+    last_std: NonNegative = 0.05
     """The same at the end of training; it falls steadily."""
-    n_samples: int = 1
+    n_samples: Few = 1
     """Passes over each image from which the policy gradient is estimated."""
-    early_weight: float = 0.5
+    early_weight: NonNegative = 0.5
     """How much the answers before the last count beside it; 0: reward at the end, as published."""
-    discount: float = 0.5
+    discount: Share = 0.5
     """What a glimpse is paid of what the next ones add; 1: all. Not used with reward at the end."""
-    reinforce_weight: float = 0.1
+    reinforce_weight: NonNegative = 0.1
     """How much the policy's loss counts beside that of the answer."""
-    policy_rate: float = 0.1
+    policy_rate: Share = 0.1
     """The location network's share of the learning rate."""
-    d_glimpse: int = 128
+    d_glimpse: Width = 128
     """Units for what a glimpse shows, and for where it was."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Units of the core."""
-    batch: int = 256
+    batch: Batch = 256
     """Images in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

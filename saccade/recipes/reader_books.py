@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Many, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,9 +33,9 @@ class ReaderSettings:
 
     reader: Reader
     """attentive, impatient, deep-lstm; or a rule: max-frequency, exclusive-frequency, nearest."""
-    d_embed: int = 64
+    d_embed: Width = 64
     """Numbers a word."""
-    d_hidden: int = 64
+    d_hidden: Width = 64
     """Units of a reading in one direction."""
     score: str = "bilinear"
     """How the question is compared with a place of the document; additive is the paper's."""
@@ -42,15 +43,15 @@ class ReaderSettings:
     """What stands for the question: its reading at the gap, or at both ends as in the paper."""
     looks_at: Literal["names", "words"] = "names"
     """What can be looked at in the document: its names, or all of its words as in the paper."""
-    dropout: float = 0.3
+    dropout: BelowOne = 0.3
     """On words, readings and the answer."""
-    n_words: int = 8000
+    n_words: Many = 8000
     """How many different words, the commonest; all others are one word, <unk>."""
-    n_labels: int = 48
+    n_labels: Many = 48
     """How many labels names are given; no document has more names."""
-    tokens: int = 12_000
+    tokens: Many = 12_000
     """Words in the documents of a batch, padding included."""
-    longest: int = 1000
+    longest: Many = 1000
     """Documents that are longer are not learnt from; they are asked about all the same."""
     training: TrainConfig = TRAINING
     """How it is trained."""
@@ -121,6 +122,7 @@ def _recipe(
         restore=restore,
         evaluate=evaluate,
         trace=Later("reading_books.trace_reader"),
+        unknown_words=Later("reading_books.unknown_words"),
         gallery=() if is_rule else (STORY,),
     )
 

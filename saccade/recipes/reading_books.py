@@ -157,6 +157,12 @@ def question_of(text: str) -> ClozeQuestion:
     return question_of_text(text)
 
 
+def unknown_words(run: OpenRun, text: str) -> list[str]:
+    """Words of a question that the run reads as ``<unk>``."""
+    asked, known = question_of(text), frozenset(run.kept["words"])
+    return [word for word in (*asked.document, *asked.question) if word not in known]
+
+
 def named(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Words with names in place of labels, for people to read."""
     place = {f"{LABEL_WORD}{number}": name for number, name in enumerate(names)}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from saccade.recipes.options import SampleOptions, Translated, TranslateOptions
+from saccade.recipes.settings import check_settings
 from saccade.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Recipe:
         None
     )
     sample: Callable[[OpenRun, SampleOptions], str] | None = None
+    unknown_words: Callable[[OpenRun, str], Sequence[str]] | None = None
+    """``unknown_words(run, text)``: words of a user's text that the system reads as ``<unk>``."""
     may_differ: frozenset[str] = frozenset()
     """Settings in which runs that are used together may differ, beside those of the training."""
     gallery: tuple[str, ...] = ()
@@ -103,6 +106,7 @@ class Recipe:
         assert is_dataclass(self.settings) and isinstance(training, TrainConfig), (
             f"the settings of {self.name} must be a dataclass with a field `training: TrainConfig`"
         )
+        check_settings(self.settings)
 
     @property
     def bound(self) -> str:

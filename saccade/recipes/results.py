@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from saccade.errors import RecipeError
+from saccade.errors import RecipeError, StoreError
 from saccade.recipes.finding import all_recipes
 from saccade.recipes.recipe import Recipe
-from saccade.store import atomic_file
+from saccade.store import atomic_file, conform, parse_json
 from saccade.training.run_folder import RunFolder
 
 JSON_FILE, PAGE_FILE = "results.json", "results.md"
@@ -41,6 +41,13 @@ class Row:
     note: str
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What results.json holds."""
+
+    rows: tuple[Row, ...]
+
+
 def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
     """The result of a run, which must have come to its end."""
     run = RunFolder(folder)
@@ -50,7 +57,7 @@ def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
             f"{folder} has no figure yet",
             hint="`saccade train ... --resume` goes on with it, `saccade eval RUN` evaluates it",
         )
-    name = manifest["recipe"]
+    name = manifest.get("recipe", "no recipe")
     if name not in recipes:
         raise RecipeError(
             f"{folder} is a run of {name}, which is not known here",
@@ -64,11 +71,11 @@ def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
         recipe = replace(recipe, at_least=None, beside={}, note=note)
     return Row(
         recipe=recipe.name,
-        metric=figures["metric"],
+        metric=figures.get("metric", recipe.metric),
         value=round(figures["value"], 4),
         published=recipe.published,
         source=recipe.source,
-        minutes=round(figures["minutes"], 1),
+        minutes=round(figures.get("minutes", 0.0), 1),
         command=manifest["command"],
         commit=manifest["commit"],
         note=_note(recipe, figures),
@@ -93,8 +100,9 @@ def read_results(folder: Path) -> list[Row]:
     if not file.exists():
         return []
     try:
-        return [Row(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
+        rows = parse_json(file.read_bytes(), where=file)
+        return list(conform(Rows, {"rows": rows}, where=file).rows)
+    except (OSError, StoreError) as error:
         raise RecipeError(
             f"{file} cannot be read: {error}", hint="move it away to begin a new one"
         ) from error
@@ -132,7 +140,9 @@ def _note(recipe: Recipe, figures: Mapping[str, Any]) -> str:
         wanted = _wanted(recipe, figures["value"], recipe.at_least)
         parts.append(f"{wanted[0].upper()}{wanted[1:]}.")
     found = figures.get("test", {})
-    beside = [_beside(recipe, name, found[name]) for name in recipe.beside if name in found]
+    beside = [
+        _beside(recipe, name, found[name]) for name in recipe.beside if found.get(name) is not None
+    ]
     if beside:
         parts.append(f"{', '.join(beside)}.")
     return " ".join([*parts, recipe.note]).strip()

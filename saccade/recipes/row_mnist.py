@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, FewOrNone, Width
 
 TRAINING = TrainConfig(
     epochs=16, minutes=15.0, learning_rate=0.004, clip=1.0, schedule="cosine", warmup=200
@@ -18,11 +19,11 @@ class RowMnistSettings:
 
     cell: str = "lstm"
     """Any cell of saccade.cells."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Numbers in its state."""
-    batch: int = 128
+    batch: Batch = 128
     """Digits in a batch."""
-    jitter: int = 1
+    jitter: FewOrNone = 1
     """Batches are moved by up to so many pixels while it learns; 0: never."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,10 +14,10 @@ import torch
 
 from saccade.errors import RecipeError
 from saccade.processes import Processes
-from saccade.processor import prepare_for_long_work
+from saccade.processor import prepare_for_long_work, within_memory
 from saccade.recipes.opened import OpenRun
 from saccade.recipes.recipe import Recipe
-from saccade.recipes.settings import list_settings, read_settings
+from saccade.recipes.settings import check_settings, list_settings, read_settings
 from saccade.training.beginning import refused_to_replace
 from saccade.training.loop import train
 from saccade.training.provenance import commit, versions
@@ -42,18 +43,20 @@ def train_recipe(
         resume: go on with the run that is in the folder.
     """
     settings = recipe.settings if settings is None else settings
+    check_settings(settings)
     if RunFolder(Path(folder)).exists() and not resume:  # before minutes are spent on reading data
         raise refused_to_replace(RunFolder(Path(folder)))
     prepare_for_long_work()
     process = Processes.started()
     seed_all(settings.training.seed)
-    job = recipe.build(settings, data)
     about = {
         "recipe": recipe.name,
         "settings": asdict(settings),
         "command": command_for(recipe, settings, n_processes=process.world),
     }
-    trained = train(job, folder, about=about, resume=resume, progress=progress)
+    with within_memory(copies=4):
+        job = recipe.build(settings, data)
+        trained = train(job, folder, about=about, resume=resume, progress=progress)
     if not process.is_first:
         return trained.figures
     run = OpenRun(recipe=recipe, settings=settings, kept=job.kept, models=(trained.model,))
@@ -71,6 +74,11 @@ def evaluate_run(run: OpenRun, data: Path | None = None) -> dict[str, Any]:
             f"{run.recipe.name} gives no {run.recipe.metric!r}, it gives {', '.join(found)}",
             hint="name one of these as the recipe's metric",
         )
+    if not math.isfinite(found[run.recipe.metric]):
+        raise RecipeError(
+            f"the {run.recipe.metric} of {run.recipe.name} is {found[run.recipe.metric]}",
+            hint="this is no result: look at the weights and at the test data",
+        )
     return {
         "recipe": run.recipe.name,
         "metric": run.recipe.metric,
@@ -86,6 +94,8 @@ def write_ensemble(folder: Path, runs: Sequence[Path], figures: Mapping[str, Any
     if place.exists():
         raise refused_to_replace(place)
     manifests = [part.manifest for part in parts]
+    if not all("recipe" in each for each in manifests):
+        raise RecipeError("a run was not made by a recipe", hint="open it with its own code")
     name = manifests[0]["recipe"]
     folders = [f"runs/{name}-{number}" for number in range(1, len(parts) + 1)]
     commands = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from saccade.recipes.translation import TranslationSettings, translation_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,13 +33,13 @@ TRAINING = TrainConfig(
 class Seq2SeqSettings(TranslationSettings):
     """What can be set about sequence to sequence."""
 
-    d_embed: int = 256
+    d_embed: Width = 256
     """Width of the word vectors."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Units of each LSTM layer."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """Layers of the encoder, and of the decoder."""
-    dropout: float = 0.2
+    dropout: BelowOne = 0.2
     """Between layers, never from step to step."""
 
 

@@ -6,10 +6,11 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from saccade.errors import RecipeError, UsageError
 from saccade.training.differences import flat
+from saccade.training.ranges import kinds_of, problem_of
 
 Settings = TypeVar("Settings")
 YES, NO = ("true", "yes", "1"), ("false", "no", "0")
@@ -21,13 +22,13 @@ class Setting(NamedTuple):
     key: str
     """With dots: ``training.learning_rate``."""
     kind: Any
-    """Its type."""
+    """Its type, with its range."""
     value: Any
 
 
 def list_settings(settings: Any, prefix: str = "") -> Iterator[Setting]:
     """Every field, those of nested dataclasses after those before them."""
-    kinds = get_type_hints(type(settings))
+    kinds = kinds_of(type(settings))
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
@@ -53,7 +54,10 @@ def with_settings(settings: Settings, words: Sequence[str]) -> Settings:
             if not equals:
                 raise ValueError("expected key=value")
             setting = known[_full(key.strip(), list(known))]
-            changes[setting.key] = parse(text.strip(), setting.kind)
+            value = parse(text.strip(), setting.kind)
+            if problem := problem_of(value, setting.kind):
+                raise ValueError(problem)
+            changes[setting.key] = value
         except ValueError as error:
             wrong.append(f"{key}: {error}")
     if wrong:
@@ -78,7 +82,25 @@ def read_settings(settings: Settings, stored: Mapping[str, Any]) -> Settings:
     changes = {
         key: tuple(value) if isinstance(value, list) else value for key, value in held.items()
     }
-    return _replaced(settings, changes)
+    found = {key: problem_of(value, known[key].kind) for key, value in changes.items()}
+    if wrong := [f"{key}: {problem}" for key, problem in found.items() if problem]:
+        raise RecipeError(
+            f"the run's settings cannot be used: {'; '.join(wrong)}",
+            hint="manifest.json of the run was changed: copy the run again, or train it again",
+        )
+    try:
+        return _replaced(settings, changes)
+    except ValueError as error:
+        raise RecipeError(
+            f"the run's settings cannot be used: {error}", hint="is its manifest.json damaged?"
+        ) from error
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse settings with values out of their ranges, all in one message."""
+    found = {each.key: problem_of(each.value, each.kind) for each in list_settings(settings)}
+    if wrong := [f"{key}: {problem}" for key, problem in found.items() if problem]:
+        raise _refused(wrong, where=type(settings).__name__)
 
 
 def parse(text: str, kind: Any) -> Any:
@@ -88,6 +110,8 @@ def parse(text: str, kind: Any) -> Any:
     (3, None, (1, 2))
     """
     origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return parse(text, inside[0])
     if origin is Literal:
         return _one_of(text, inside)
     if origin in (Union, UnionType):
@@ -154,9 +178,9 @@ def _replaced(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return replace(settings, **own)
 
 
-def _refused(wrong: Sequence[str]) -> UsageError:
+def _refused(wrong: Sequence[str], *, where: str = "--set") -> UsageError:
     number = f"{len(wrong)} problem{'s' * (len(wrong) > 1)}"
     return UsageError(
-        f"{number} in --set: {'; '.join(wrong)}",
+        f"{number} in {where}: {'; '.join(wrong)}",
         hint="`saccade recipes NAME` shows what can be set",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, FewOrNone, Share, Side, Width, Widths
 
 TRAINING = TrainConfig(
     epochs=40, minutes=50.0, learning_rate=0.001, clip=5.0, schedule="cosine", warmup=200
@@ -16,21 +17,21 @@ TRAINING = TrainConfig(
 class StnSettings:
     """How large the window is, and what names it."""
 
-    size: int = 60
+    size: Side = 60
     """Pixels of a scene's side."""
-    n_clutter: int = 4
+    n_clutter: FewOrNone = 4
     """Pieces of other digits in it."""
-    side: int = 28
+    side: Side = 28
     """Pixels of the window's side."""
-    channels: tuple[int, ...] = (32, 64)
+    channels: Widths = (32, 64)
     """Of the convolutions over the window."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Units between them and the answer."""
     is_multi: bool = False
     """A transformer before every convolution, not only before the first."""
-    slower: float = 0.3
+    slower: Share = 0.3
     """Localisation networks learn at this part of the rate."""
-    batch: int = 128
+    batch: Batch = 128
     """Scenes in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

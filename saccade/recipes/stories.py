@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le, MinLen
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Few, Many
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from saccade.trace import Trace
     from saccade.training import Job, LossOut
 
+Task = Annotated[int, Ge(1), Le(20)]
+Tasks = Annotated[tuple[Task, ...], MinLen(1)]
 TASKS = tuple(range(1, 21))
 WITHOUT_3 = tuple(task for task in TASKS if task != 3)
 """The archive that is at hand has no 10,000 questions of task 3."""
@@ -39,15 +44,15 @@ class StorySettings:
 
     size: Literal["1k", "10k"] = "1k"
     """1k or 10k questions to learn from in each task."""
-    tasks: tuple[int, ...] = TASKS
+    tasks: Tasks = TASKS
     """Which of the twenty tasks; all are learnt by one model."""
-    slow_tasks: tuple[int, ...] = ()
+    slow_tasks: tuple[Task, ...] = ()
     """Tasks that are learnt slowly: their questions come `n_repeats` times in each epoch."""
-    n_repeats: int = 4
+    n_repeats: Few = 4
     """How often questions of slow tasks come for once of the others."""
-    n_facts: int = 50
+    n_facts: Many = 50
     """How many facts are kept, the latest ones."""
-    batch: int = 64
+    batch: Batch = 64
     """Questions in a batch."""
     is_bucketed: bool = False
     """Questions after about as many facts go together; for systems that read fact by fact."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from saccade.recipes.translation import TranslationSettings, translation_recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Many, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,15 +35,15 @@ class TransformerSettings(TranslationSettings):
     Their table 1 has it ahead of larger ones on this data.
     """
 
-    d_model: int = 128
+    d_model: Width = 128
     """How wide a position is."""
-    n_layers: int = 4
+    n_layers: Few = 4
     """Layers of the encoder, and of the decoder."""
-    n_heads: int = 4
+    n_heads: Few = 4
     """Heads of each attention."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """How wide the feed-forward networks are inside."""
-    dropout: float = 0.2
+    dropout: BelowOne = 0.2
     """Of embeddings and of what is added to a position."""
     is_pre_norm: bool = True
     """Norms before the sub-layers; the paper has them after."""
@@ -50,9 +51,9 @@ class TransformerSettings(TranslationSettings):
     """sinusoidal or learned."""
     ties: Literal["all", "target", "none"] = "all"
     """Embeddings that are one with the output's weights: all, target or none."""
-    batch_tokens: int = 2048
+    batch_tokens: Many = 2048
     """Tokens in a batch on its larger side, padding included."""
-    smoothing: float = 0.1
+    smoothing: BelowOne = 0.1
     """Label smoothing: the share of each target that is spread over all tokens."""
     training: TrainConfig = TRAINING
     """How it is trained."""

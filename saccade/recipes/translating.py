@@ -15,7 +15,14 @@ from saccade.recipes.coders import Coders
 from saccade.recipes.opened import OpenRun
 from saccade.recipes.options import Translated, TranslateOptions
 from saccade.recipes.translation import LossOf, MakeModel, TranslationSettings
-from saccade.tasks import EOS, Padded, PairBatch, Pairs, SentencePairs, read_multi30k
+from saccade.tasks import (
+    EOS,
+    Padded,
+    PairBatch,
+    Pairs,
+    SentencePairs,
+    read_multi30k,
+)
 from saccade.trace import Trace
 from saccade.training import Job, LossOut
 from saccade.training.sharing import moved
@@ -100,6 +107,12 @@ def translate_texts(
     """Translate sentences, with one model or the mean of several."""
     found = search(models, coders.sources(texts), options=options)
     return [Translated(coders.target.decode(each.ids), each.log_prob) for each in found]
+
+
+def unknown_source_words(run: OpenRun, text: str) -> list[str]:
+    """Words of a source sentence that the run reads as ``<unk>``."""
+    coders = Coders.from_kept(run.settings, run.kept)
+    return coders.source.unknown(coders.cased(text))
 
 
 def search_options(settings: TranslationSettings) -> TranslateOptions:

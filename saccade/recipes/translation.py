@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from saccade.recipes.options import Translated, TranslateOptions
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Many, NonNegative
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,7 +53,7 @@ class TranslationSettings:
     """Translate to: de, en or fr."""
     coding: Coding = "bpe"
     """What a token is: bpe, wordpiece, words; mixed, spelled: words, and letters of rare ones."""
-    n_pieces: int = 8000
+    n_pieces: Many = 8000
     """How many different tokens there are."""
     is_joint: bool = True
     """Both languages share their tokens."""
@@ -60,17 +61,17 @@ class TranslationSettings:
     """Lower-case the source; what is said keeps its case."""
     is_reversed: bool = False
     """Read the source back to front."""
-    batch_tokens: int = 4096
+    batch_tokens: Many = 4096
     """Tokens in a batch on its larger side, padding included."""
-    smoothing: float = 0.0
+    smoothing: BelowOne = 0.0
     """Label smoothing: the share of each target that is spread over all tokens."""
     score: Score = "bleu"
     """What the best weights are chosen by: bleu or perplexity on validation sentences."""
-    valid_sentences: int = 1014
+    valid_sentences: Many = 1014
     """BLEU of greedy search is taken of so many validation sentences; there are 1014."""
-    beam: int = 5
+    beam: Few = 5
     """Hypotheses that are kept when the test sentences are translated."""
-    length_penalty: float = 1.0
+    length_penalty: NonNegative = 1.0
     """0 prefers short translations; 1 weighs by the mean log-probability of a token."""
     training: TrainConfig = field(default_factory=TrainConfig)
     """How it is trained."""
@@ -151,4 +152,5 @@ def translation_recipe(  # noqa: PLR0913  these are a recipe's own fields
         evaluate=Later("translating.evaluate_translator"),
         trace=trace,
         translate=translate,
+        unknown_words=Later("translating.unknown_source_words"),
     )

@@ -12,6 +12,7 @@ from typing import Literal
 
 from saccade.recipes.recipe import Later, Recipe
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import Batch, Side, Width
 
 TRAINING = TrainConfig(
     epochs=4,
@@ -27,19 +28,19 @@ TRAINING = TrainConfig(
 class VideoDigitsSettings:
     """What is shown, and who describes it."""
 
-    size: int = 40
+    size: Side = 40
     """Pixels of a frame's side; a digit has 28."""
     looking: Literal["soft", "mean"] = "soft"
     """By attention over the frames, or at all of them alike."""
     has_motion: bool = True
     """Convolutions over space and time beside those over each frame."""
-    d_frame: int = 128
+    d_frame: Width = 128
     """Numbers of a frame's vector."""
-    d_embed: int = 64
+    d_embed: Width = 64
     """Numbers of a word's vector."""
-    d_hidden: int = 128
+    d_hidden: Width = 128
     """Units of the LSTM."""
-    batch: int = 64
+    batch: Batch = 64
     """Films in a batch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

@@ -12,6 +12,7 @@ from saccade.recipes.language_model import (
     make_rnn,
 )
 from saccade.training.config import TrainConfig
+from saccade.training.ranges import BelowOne, Few, Many, Width
 
 if TYPE_CHECKING:
     from saccade.models.language_model import LanguageModel
@@ -50,11 +51,11 @@ NOTE = (
 class WordSettings(LanguageModelSettings):
     """Which words there are."""
 
-    n_words: int = 10_000
+    n_words: Many = 10_000
     """How many different words, the commonest; all others are one word, <unk>."""
-    streams: int = 32
+    streams: Many = 32
     """The text is cut into so many streams, which are read side by side."""
-    window: int = 64
+    window: Many = 64
     """Words of a stream that are read at once; gradients go no further back."""
 
 
@@ -62,15 +63,15 @@ class WordSettings(LanguageModelSettings):
 class WordlmSettings(WordSettings):
     """A stack of cells over words."""
 
-    d_embed: int = 256
+    d_embed: Width = 256
     """Width of a word's embedding, and of what is compared with all words at the output."""
-    d_hidden: int = 384
+    d_hidden: Width = 384
     """Width of a layer."""
-    n_layers: int = 2
+    n_layers: Few = 2
     """How many layers there are."""
     cell: str = "lstm"
     """Any cell of saccade.cells: lstm, gru, layer-norm-lstm, ..."""
-    dropout: tuple[float, float] = (0.3, 0.35)
+    dropout: tuple[BelowOne, BelowOne] = (0.3, 0.35)
     """Of the embeddings, and of what each layer puts out."""
     is_tied: bool = True
     """The output's weights are the embedding's."""
@@ -82,13 +83,13 @@ class WordlmSettings(WordSettings):
 class MemorylessSettings(WordSettings):
     """A hidden layer over the last few words."""
 
-    n_context: int = 4
+    n_context: Few = 4
     """How many words it sees."""
-    d_embed: int = 100
+    d_embed: Width = 100
     """Width of a word's embedding."""
-    d_hidden: int = 256
+    d_hidden: Width = 256
     """Width of the hidden layer."""
-    dropout: float = 0.2
+    dropout: BelowOne = 0.2
     """Of the hidden layer."""
     is_direct: bool = False
     """The embeddings also count directly for each word."""

@@ -1,34 +1,54 @@
 """Files and folders that appear whole or not at all.
 
-Everything is written under a hidden name beside its target and renamed when it is complete, so that
-a full disk, Ctrl-C, or a killed process leaves what was there before.
+Everything is prepared in a hidden folder beside its target (``.1f2e3d4c.partial``) and takes the
+target's place when it is complete, so that a full disk, Ctrl-C, or a killed process leaves what was
+there before. The hidden folder is locked while its process lives; the next write beside it removes
+those that nobody holds. Two processes that write the same target both succeed: the last one wins,
+as a whole.
 """
 
+import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from saccade.errors import StoreError
+from saccade.store.lock import Hold, locked
 
+_OTHER = "choose another place; what saccade keeps itself goes where SACCADE_CACHE says"
 # What the disk or its owner refuses, with what to do about it. Any other OSError inside a
 # `with` body is the body's own affair (a source file that is missing, say) and passes unchanged.
 _REFUSALS = {
     errno.ENOSPC: "free some space, or choose a place on another disk",
     errno.EDQUOT: "your quota is used up: free some space, or choose a place on another disk",
     errno.EFBIG: "the file would be larger than is allowed here: choose another place",
-    errno.EROFS: "this place cannot be written to: choose another one",
-    errno.EACCES: "you may not write there: choose another place, or ask for the permission",
-    errno.EPERM: "you may not write there: choose another place, or ask for the permission",
+    errno.EROFS: f"this place cannot be written to: {_OTHER}",
+    errno.EACCES: f"you may not write there: ask for the permission, or {_OTHER}",
+    errno.EPERM: f"you may not write there: ask for the permission, or {_OTHER}",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+# The same for what only goes wrong with the place itself, not within a body.
+_MISPLACED = {
+    errno.EEXIST: f"a file is where a folder has to be: {_OTHER}",
+    errno.ENOTDIR: f"a file is where a folder has to be: {_OTHER}",
+    errno.EISDIR: "a folder is where the file has to be: choose another name",
 }
 
-# A hidden leftover of a killed process is removed by the next write to the same target once it is
-# this old; younger ones may belong to a process that is still writing.
+_LOCK = "lock"
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.partial")
+# As they were named before they were locked: `.lens.1f2e3d4c.partial`, with the target's suffix.
+_UNLOCKED = re.compile(r"\..+\.[0-9a-f]{8}\.partial(\..+)?")
+# Where locks cannot tell whether the process lives, so old a leftover has none.
 _LEFTOVER_SECONDS = 24 * 3600
+_ATTEMPTS = 100
 
 
 def write_refused(path: str | Path, error: OSError) -> StoreError:
@@ -45,7 +65,9 @@ def write_refused(path: str | Path, error: OSError) -> StoreError:
     reason = (error.strerror or str(error)).lower()
     return StoreError(
         f"could not write {path}: {reason} (errno {number}, {name})",
-        hint=_REFUSALS.get(number, "check that the place exists and can be written to"),
+        hint=(_REFUSALS | _MISPLACED).get(
+            number, "check that the place exists and can be written to"
+        ),
     )
 
 
@@ -53,7 +75,7 @@ def write_refused(path: str | Path, error: OSError) -> StoreError:
 def atomic_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that becomes ``path`` when the block succeeds.
 
-    The temporary name keeps the suffix, because writers choose a format by it. On any failure,
+    The temporary file has the same name, because writers choose a format by it. On any failure,
     Ctrl-C included, the temporary file is removed and an existing ``path`` is as it was.
 
     >>> import tempfile
@@ -64,27 +86,22 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     ...     target.read_text(), len(os.listdir(folder))
     ('whole', 1)
     """
-    target = _prepared(path)
-    temporary = target.with_name(_temporary_name(target))
-    try:
+    with _beside(path, kind=stat.S_ISREG) as (temporary, target):
         with _refusals_named(path, every=False):
             yield temporary
         with _refusals_named(path, every=True):
             _to_disk(temporary)
             os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder beside ``path`` that replaces ``path`` when the block succeeds.
 
-    An existing folder is replaced as a whole: moved aside, the new one renamed in, the old one
-    removed. Two renames cannot be one step on every system; a process killed between them leaves
-    the old folder under its aside name, where `settled_folder` (and so every reader) finds it.
+    An existing folder is replaced as a whole. Linux exchanges two folders in one step, so that a
+    reader finds the old one or the new one. Where the file system cannot do that, the old folder is
+    moved aside first; a process killed between the two renames leaves it under its aside name,
+    where `settled_folder` (and so every reader) finds it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -95,14 +112,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     ...     (target / "note.txt").read_text(), os.listdir(folder)
     ('new', ['lens'])
     """
-    target = _prepared(path)
-    if target.exists() and not target.is_dir():
-        raise StoreError(
-            f"could not write {path}: expected a folder or nothing there, found a file",
-            hint="choose another name, or move the file away",
-        )
-    temporary = target.with_name(_temporary_name(target))
-    try:
+    with _beside(path, kind=stat.S_ISDIR) as (temporary, target):
         with _refusals_named(path, every=True):
             temporary.mkdir()
         with _refusals_named(path, every=False):
@@ -112,9 +122,31 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
                 if file.is_file():
                     _to_disk(file)
             _swap_in(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+
+
+@contextmanager
+def writing_alone(path: str | Path) -> Iterator[None]:
+    """Wait until no other process is in such a block for the same path.
+
+    For what is written once and then only read: whoever waited finds it there.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with writing_alone(f"{folder}/model"):
+    ...         held = os.listdir(folder)
+    ...     held, os.listdir(folder)
+    (['.model.writing'], [])
+    """
+    target = Path(os.path.realpath(path))
+    lock = target.with_name(f".{target.name}.writing")
+    with ExitStack() as stack:
+        with _refusals_named(path, every=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(lock, wait=True))
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def settled_folder(path: str | Path) -> Path:
@@ -125,54 +157,150 @@ def settled_folder(path: str | Path) -> Path:
     """
     target = Path(os.path.realpath(path))
     aside = _aside(target)
-    return aside if aside.is_dir() and not target.exists() else Path(path)
+    return aside if os.path.isdir(aside) and not os.path.exists(target) else Path(path)
 
 
-def _swap_in(temporary: Path, target: Path) -> None:
-    aside = _aside(target)
-    if aside.exists() and not target.exists():  # a process died between the two renames
-        os.rename(aside, target)
-    shutil.rmtree(aside, ignore_errors=True)  # a process died after the second one
-    if not target.exists():
-        os.rename(temporary, target)
-        return
+def is_temporary(path: str | Path) -> bool:
+    """Whether this is, by its name, what a write is preparing, or what a killed one left.
+
+    >>> is_temporary("runs/.1f2e3d4c.partial"), is_temporary("runs/000000006.safetensors")
+    (True, False)
+    """
+    name = os.path.basename(path)
+    return bool(_TEMPORARY.fullmatch(name) or _UNLOCKED.fullmatch(name))
+
+
+@contextmanager
+def _beside(path: str | Path, *, kind: Callable[[int], bool]) -> Iterator[tuple[Path, Path]]:
+    """Where to prepare ``path``, and the target to replace: what links point to.
+
+    What is left in the hidden folder when the block ends, the old target included, is removed.
+    """
+    target = Path(os.path.realpath(path))
+    with ExitStack() as stack:
+        with _refusals_named(path, every=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _refuse_other_kinds(path, target, kind)
+            _sweep(target.parent)
+            hidden = _new_hidden(target.parent, stack)
+        try:
+            yield hidden / target.name, target
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _refuse_other_kinds(path: str | Path, target: Path, kind: Callable[[int], bool]) -> None:
+    """Neither a folder nor a device becomes a file because somebody gave its name."""
     try:
-        os.rename(target, aside)
-        os.rename(temporary, target)
-    except BaseException:
-        if aside.exists() and not target.exists():
-            os.rename(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+        found = os.stat(target).st_mode
+    except FileNotFoundError:
+        return
+    if not kind(found):
+        expected = "folder" if kind is stat.S_ISDIR else "file"
+        known = {stat.S_ISREG: "file", stat.S_ISDIR: "folder"}
+        what = next((name for is_kind, name in known.items() if is_kind(found)), "device or pipe")
+        raise StoreError(
+            f"could not write {path}: expected a {expected} or nothing there, found a {what}",
+            hint=f"choose another name, or move the {what} away",
+        )
+
+
+def _new_hidden(parent: Path, stack: ExitStack) -> Path:
+    """A new hidden folder, locked until the stack ends."""
+    for _ in range(_ATTEMPTS):
+        hidden = parent / f".{secrets.token_hex(4)}.partial"
+        hidden.mkdir()
+        # Before it is locked, another process may take it for a leftover.
+        with suppress(FileNotFoundError):
+            if stack.enter_context(locked(hidden / _LOCK)) is not Hold.TAKEN:
+                return hidden
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left, whatever it was to become."""
+    with suppress(OSError):
+        for path in [each for each in folder.iterdir() if is_temporary(each)]:
+            with suppress(OSError):
+                _remove_leftover(path)
+
+
+def _remove_leftover(path: Path) -> None:
+    is_old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
+    if not _TEMPORARY.fullmatch(path.name):
+        if is_old:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return
+    with locked(path / _LOCK) as hold:
+        if hold is Hold.MINE or (hold is Hold.UNKNOWN and is_old):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _swap_in(new: Path, target: Path) -> None:
+    """Put a folder in the place of another; the old one is then where the new one was, or gone."""
+    for _ in range(_ATTEMPTS):
+        try:
+            if not _exchange(new, target):
+                _swap_in_two_steps(new, target)
+                return
+        except FileNotFoundError:
+            try:
+                os.rename(new, target)  # the first of its name
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                continue  # another process was first: replace what it wrote
+        shutil.rmtree(_aside(target), ignore_errors=True)
+        return
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _swap_in_two_steps(new: Path, target: Path) -> None:
+    """The same where folders cannot be exchanged: one process at a time, by way of a third name."""
+    aside, lock = _aside(target), target.with_name(f".{target.name}.lock")
+    with locked(lock, wait=True):
+        try:
+            if aside.exists() and not target.exists():  # a process died between the two renames
+                os.rename(aside, target)
+            shutil.rmtree(aside, ignore_errors=True)  # a process died after the second one
+            if target.exists():
+                os.rename(target, aside)
+            os.rename(new, target)
+            shutil.rmtree(aside, ignore_errors=True)
+        except BaseException:
+            if aside.exists() and not target.exists():
+                os.rename(aside, target)
+            raise
+        finally:
+            lock.unlink(missing_ok=True)  # last: from here on another process may begin
+
+
+_AT_CWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
+# What renameat2 says where the kernel, a sandbox or the file system does not know the flag.
+_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP}
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where that cannot be done."""
+    renameat2 = _renameat2()
+    if renameat2 is None:
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    if renameat2(_AT_CWD, paths[0], _AT_CWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number))
 
 
 def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.old")
-
-
-def _temporary_name(target: Path) -> str:
-    return f".{target.stem}.{secrets.token_hex(4)}.partial{target.suffix}"
-
-
-def _prepared(path: str | Path) -> Path:
-    """Resolve links, so that what they point to is replaced; make the parent; clear leftovers."""
-    target = Path(os.path.realpath(path))
-    with _refusals_named(path, every=True):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):
-        for leftover in [path for path in target.parent.iterdir() if _is_leftover(path, target)]:
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    return target
-
-
-def _is_leftover(path: Path, target: Path) -> bool:
-    start, end = f".{target.stem}.", f".partial{target.suffix}"
-    token = path.name[len(start) : -len(end)]
-    if path.name != f"{start}{token}{end}" or len(token) != 8 or not token.isalnum():
-        return False
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
-    return False
 
 
 def _to_disk(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Short names for what a lens was made from: a model's weights, a tokenizer, a text.
+"""Short names for what a lens was made from: a model, a tokenizer, a text.
 
 Each is the first 16 hex digits of a sha256: enough to tell things apart, no protection against
 someone who wants two things to look alike.
@@ -14,6 +14,20 @@ import torch
 from torch import Tensor, nn
 
 _DIGITS = 16
+# Parts of a model's config that do not change what it computes: where it comes from, how it is
+# loaded, what it is used for. The type of its numbers is among them, so that a float32 and a
+# bfloat16 load of one checkpoint agree.
+_NOT_COMPUTED = frozenset(
+    {
+        *("_name_or_path", "name_or_path", "transformers_version", "architectures", "auto_map"),
+        *("dtype", "torch_dtype", "quantization_config", "use_cache", "return_dict"),
+        *("output_attentions", "output_hidden_states", "gradient_checkpointing", "is_decoder"),
+        *("attn_implementation", "_attn_implementation_autoset", "_attn_implementation"),
+        *("id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
+        *("initializer_range", "tokenizer_class", "pretraining_tp"),
+    }
+)
 # Of each parameter: for the default model's 272 tensors that takes a fraction of a second.
 _SAMPLES = 1024
 
@@ -51,19 +65,43 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
 
 
 def fingerprint_model(hf_model: nn.Module) -> str:
-    """Fingerprint a Hugging Face model's weights from a sample of every parameter.
+    """Fingerprint what a Hugging Face model computes: its config and a sample of its weights.
 
-    Hashed: the model type, and for each parameter its name, shape and at most 1024 of its values,
-    rounded to bfloat16 so that a float32 and a bfloat16 load of one checkpoint agree (a float16
-    load does not: it has been rounded another way). Tied parameters count once. An edit of a few
-    single numbers can go unseen.
+    Hashed: the settings of the config that decide the computation (the base of rotary positions,
+    the epsilon of norms, the activation function and all others that differ from the defaults of
+    the model type), and for each parameter its name, shape and at most 1024 of its values, rounded
+    to bfloat16 so that a float32 and a bfloat16 load of one checkpoint agree (a float16 load does
+    not: it has been rounded another way). Tied parameters count once. An edit of a few single
+    numbers can go unseen.
     """
-    config = getattr(hf_model, "config", None)
-    digest = hashlib.sha256(str(getattr(config, "model_type", "")).encode())
+    digest = hashlib.sha256(_computation(getattr(hf_model, "config", None)))
     for name, parameter in sorted(_own_parameters(hf_model)):
         digest.update(f"\n{name} {tuple(parameter.shape)} ".encode())
         digest.update(_sample(parameter))
     return digest.hexdigest()[:_DIGITS]
+
+
+def _computation(config: Any) -> bytes:
+    """What of a config decides the computation, in a form that does not depend on its order.
+
+    Only what differs from the defaults: a new version of transformers adds settings to a config,
+    whose defaults leave the computation as it was.
+    """
+    if config is None:
+        return b""
+    try:
+        usual = type(config)().to_dict()
+    except (TypeError, ValueError, AttributeError, KeyError):  # some have no defaults as a whole
+        usual = {}
+    told = {k: v for k, v in config.to_dict().items() if k not in usual or usual[k] != v}
+    text = json.dumps(_pruned(told), sort_keys=True, default=str)
+    return f"{config.model_type} {text}".encode()
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _pruned(v) for k, v in value.items() if k not in _NOT_COMPUTED}
+    return value
 
 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,24 +1,64 @@
 """A folder of tensors with a manifest that says what they are and proves that they are whole.
 
 ``manifest.json`` holds what the caller wants to say, plus ``format`` (the version of this layout)
-and ``files`` (for each file its sha256 and its size in bytes). A folder is written as a whole.
+and ``files`` (for each file its sha256 and its size in bytes). A folder is written as a whole, and
+read as a whole: what is read together belongs together, also while others replace the folder.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+from annotated_types import Ge
+from pydantic import StringConstraints
 from torch import Tensor
 
 from saccade.errors import StoreError
-from saccade.store.atomic import atomic_folder, settled_folder
+from saccade.store.atomic import (
+    atomic_file,
+    atomic_folder,
+    settled_folder,
+    write_refused,
+    writing_alone,
+)
+from saccade.store.schema import conform, parse_json
 from saccade.store.tensors import load_tensors, write_tensors
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _AGAIN = "copy or download the folder again, or make it anew"
+# Each attempt is spoilt only by a writer that replaces the folder just then.
+_ATTEMPTS = 20
+
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What the manifest says of one file."""
+
+    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Ge(0)]
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The part of a manifest that is checked here."""
+
+    files: dict[str, _Entry]
+
+
+class Folder(NamedTuple):
+    """What a folder held at one moment."""
+
+    manifest: dict[str, Any]
+    tensors: dict[str, dict[str, Tensor]]
+    """File name -> named tensors."""
 
 
 def write_folder(
@@ -26,7 +66,8 @@ def write_folder(
 ) -> None:
     """Write ``tensors`` (file name -> named tensors) and the manifest as one folder, atomically.
 
-    A folder that is already there is replaced, unless it holds something we did not write.
+    A folder that is already there is replaced, unless it holds something we did not write. Of two
+    processes that write one folder, one waits for the other.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,8 +80,8 @@ def write_folder(
     assert not taken, f"the manifest's keys {sorted(taken)} are filled in by write_folder"
     for name in tensors:
         assert _is_plain(name) and name != MANIFEST, f"{name!r} cannot name a file of tensors"
-    _refuse_to_lose_strangers(Path(path))
-    with atomic_folder(path) as temporary:
+    _refuse_to_lose_strangers(path)
+    with writing_alone(path), atomic_folder(path) as temporary:
         files = {}
         for name, named in tensors.items():
             write_tensors(temporary / name, named)
@@ -49,25 +90,75 @@ def write_folder(
                 "bytes": (temporary / name).stat().st_size,
             }
         whole = {"format": FORMAT, **manifest, "files": files}
-        text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-        (temporary / MANIFEST).write_text(text, encoding="utf-8")
+        (temporary / MANIFEST).write_text(_as_json(whole, path), encoding="utf-8")
+
+
+def _as_json(manifest: dict[str, Any], path: str | Path) -> str:
+    try:
+        text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:  # `read_manifest` would refuse it
+        raise StoreError(
+            f"could not write {path}: expected finite numbers in its manifest, found NaN or inf",
+            hint="what was there before is kept; look for where the numbers overflow",
+        ) from error
+    return text + "\n"
+
+
+def amend_manifest(path: str | Path, amend: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change what the manifest of a folder says, and leave its files as they are.
+
+    No other process replaces the folder meanwhile: ``amend`` sees what is there now, and may raise
+    to leave it so.
+
+    Args:
+        amend: From the whole manifest to the entries that are new in it.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/lens"
+    ...     write_folder(path, {"kind": "toy"}, {"a.safetensors": {"mean": torch.arange(3)}})
+    ...     amend_manifest(path, lambda manifest: {"kind": manifest["kind"] + "s"})
+    ...     read_manifest(path)["kind"], read_tensors(path, "a.safetensors")
+    ('toys', {'mean': tensor([0, 1, 2])})
+    """
+    with writing_alone(path):
+        manifest = read_manifest(path)
+        whole = {**manifest, **amend(manifest)}
+        with atomic_file(settled_folder(path) / MANIFEST) as temporary:
+            temporary.write_text(_as_json(whole, path), encoding="utf-8")
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
     """Read the manifest of a folder that `write_folder` made."""
-    file = settled_folder(path) / MANIFEST
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        found = "no manifest.json in it" if Path(path).is_dir() else "no such folder"
-        raise StoreError(
-            f"{path} is no folder that saccade wrote: {found}", hint="check the path"
-        ) from error
-    except OSError as error:
-        raise StoreError(f"could not read {file}: {error}", hint="check the path") from error
-    except ValueError as error:  # not JSON, or not even text
-        raise StoreError(f"{file} is damaged: {error}", hint=_AGAIN) from error
-    return _checked(manifest, file)
+    return _from_one_version(path, lambda folder: _manifest_of(folder, path))
+
+
+def read_folder(path: str | Path, *, needs: Iterable[str] = ()) -> Folder:
+    """Read the manifest and all its files, each compared with the manifest's size and sha256.
+
+    Everything comes from one version of the folder, also if others replace it meanwhile.
+
+    Args:
+        needs: Names of files that the manifest has to list.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/lens"
+    ...     write_folder(path, {"kind": "toy"}, {"a.safetensors": {"mean": torch.arange(3)}})
+    ...     manifest, tensors = read_folder(path, needs=["a.safetensors"])
+    ...     manifest["kind"], tensors
+    ('toy', {'a.safetensors': {'mean': tensor([0, 1, 2])}})
+    """
+    names = list(needs)
+
+    def read(folder: Path) -> Folder:
+        manifest = _manifest_of(folder, path)
+        for name in names:
+            _refuse_missing(name, manifest, path)
+        tensors = {file: _load(folder, file, manifest) for file in manifest["files"]}
+        return Folder(manifest, tensors)
+
+    return _from_one_version(path, read)
 
 
 def read_tensors(path: str | Path, file: str, *, verify: bool = True) -> dict[str, Tensor]:
@@ -78,21 +169,103 @@ def read_tensors(path: str | Path, file: str, *, verify: bool = True) -> dict[st
         file: A name among the manifest's ``files``.
         verify: False skips the sha256 (not the size), for files that were just checked.
     """
-    files = read_manifest(path)["files"]
+
+    def read(folder: Path) -> dict[str, Tensor]:
+        manifest = _manifest_of(folder, path)
+        _refuse_missing(file, manifest, path)
+        return _load(folder, file, manifest, verify=verify)
+
+    return _from_one_version(path, read)
+
+
+def _from_one_version(path: str | Path, read: Callable[[Path], _Read]) -> _Read:
+    """What ``read`` makes of a folder that nobody replaced meanwhile, or the error it raises."""
+    for _ in range(_ATTEMPTS):
+        folder = settled_folder(path)
+        with _opened(folder) as opened:
+            try:
+                found = read(folder)
+            except StoreError:
+                if _is_settled(path, opened):
+                    raise
+                continue
+            if _is_settled(path, opened):
+                return found
+    raise StoreError(
+        f"could not read {path}: it was replaced {_ATTEMPTS} times while it was read",
+        hint="wait until what writes it is done",
+    )
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int | None]:
+    """Keep a folder open, so that no later folder gets its number; None where there is none."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_settled(path: str | Path, opened: int | None) -> bool:
+    """Whether the folder is still the one that was opened, or still cannot be opened."""
+    with _opened(settled_folder(path)) as now:
+        if opened is None or now is None:
+            return opened is now
+        return os.path.samestat(os.fstat(opened), os.fstat(now))
+
+
+def _manifest_of(folder: Path, path: str | Path) -> dict[str, Any]:
+    """The checked manifest in ``folder``, which holds what the user knows as ``path``."""
+    file = folder / MANIFEST
+    try:
+        text = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        found = "no manifest.json in it" if folder.is_dir() else "no such folder"
+        raise StoreError(
+            f"{path} is no folder that saccade wrote: {found}", hint="check the path"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"could not read {file}: {reason.lower()}", hint="check the path"
+        ) from error
+    return _checked(parse_json(text, where=file), file)
+
+
+def _refuse_missing(file: str, manifest: dict[str, Any], path: str | Path) -> None:
+    files = manifest["files"]
     if file not in files:
         raise StoreError(
             f"{path} has no file {file}: its manifest lists {', '.join(sorted(files)) or 'none'}",
             hint="the folder may have been made for another purpose, or by another version",
         )
-    whole, expected = settled_folder(path) / file, files[file]
-    if not whole.is_file():
+
+
+def _load(
+    folder: Path, file: str, manifest: dict[str, Any], *, verify: bool = True
+) -> dict[str, Tensor]:
+    whole, expected = folder / file, manifest["files"][file]
+    try:
+        found = whole.stat().st_size if whole.is_file() else None
+        digest = _sha256(whole) if verify and found == expected["bytes"] else None
+    except FileNotFoundError:
+        found, digest = None, None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StoreError(f"could not read {whole}: {reason}", hint=_AGAIN) from error
+    if found is None:
         raise StoreError(f"{whole} is missing though the manifest lists it", hint=_AGAIN)
-    if (found := whole.stat().st_size) != expected["bytes"]:
+    if found != expected["bytes"]:
         raise StoreError(
             f"{whole} is cut short or changed: expected {expected['bytes']} bytes, found {found}",
             hint=_AGAIN,
         )
-    if verify and (digest := _sha256(whole)) != expected["sha256"]:
+    if digest is not None and digest != expected["sha256"]:
         raise StoreError(
             f"{whole} was changed after it was written: expected sha256 "
             f"{expected['sha256'][:16]}..., found {digest[:16]}...",
@@ -103,7 +276,7 @@ def read_tensors(path: str | Path, file: str, *, verify: bool = True) -> dict[st
 
 def _checked(manifest: object, file: Path) -> dict[str, Any]:
     version = manifest.get("format") if isinstance(manifest, dict) else None
-    if not isinstance(manifest, dict) or type(version) is not int:
+    if not isinstance(manifest, dict) or type(version) is not int or version < 1:
         raise StoreError(
             f"{file} is no manifest of saccade: expected an object with a `format` number",
             hint="check the path",
@@ -113,13 +286,13 @@ def _checked(manifest: object, file: Path) -> dict[str, Any]:
             f"{file} has format {version}, this saccade reads up to {FORMAT}",
             hint="it was written by a newer saccade: `pip install --upgrade saccade`",
         )
-    files = manifest.get("files")
-    sound = isinstance(files, dict) and all(
-        _is_plain(name) and isinstance(entry, dict) and {"sha256", "bytes"} <= entry.keys()
-        for name, entry in files.items()
-    )
-    if not sound:
-        raise StoreError(f"{file} is damaged: its list of files cannot be read", hint=_AGAIN)
+    listed = conform(_Listed, {"files": manifest.get("files")}, where=file)
+    for name in listed.files:
+        if not _is_plain(name):
+            raise StoreError(
+                f"{file} is damaged: files: expected plain file names, found {name[:60]!r}",
+                hint=_AGAIN,
+            )
     return manifest
 
 
@@ -128,24 +301,31 @@ def _is_plain(name: str) -> bool:
     return bool(name) and Path(name).name == name and "\\" not in name and not name.startswith(".")
 
 
-def _refuse_to_lose_strangers(path: Path) -> None:
+def _refuse_to_lose_strangers(path: str | Path) -> None:
     """`--out ~` must not replace someone's home: only what we wrote may be replaced."""
-    if not path.is_dir():
-        return
-    held = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-    try:
-        ours = {MANIFEST, *read_manifest(path)["files"]}
-    except StoreError:
-        # A damaged folder of ours may be replaced; it has a manifest, if an unreadable one.
-        ours = {name for name in held if name == MANIFEST or name.endswith(".safetensors")}
-        ours = ours if MANIFEST in held else set()
-    strangers = [name for name in held if name not in ours]
+    strangers = _from_one_version(path, lambda folder: _strangers(folder, path))
     if strangers:
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         raise StoreError(
             f"{path} holds what saccade did not write ({shown}) and is not replaced",
             hint="choose a new folder, or move those files away",
         )
+
+
+def _strangers(folder: Path, path: str | Path) -> list[str]:
+    if not os.path.isdir(folder):
+        return []
+    try:
+        held = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise write_refused(path, error) from error
+    try:
+        ours = {MANIFEST, *_manifest_of(folder, path)["files"]}
+    except StoreError:
+        # A damaged folder of ours may be replaced; it has a manifest, if an unreadable one.
+        ours = {name for name in held if name == MANIFEST or name.endswith(".safetensors")}
+        ours = ours if MANIFEST in held else set()
+    return [name for name in held if name not in ours]
 
 
 def _sha256(file: Path) -> str:

@@ -69,8 +69,9 @@ def load_tensors(path: str | Path, *, names: Iterable[str] | None = None) -> dic
             f"{path} is damaged: expected a whole safetensors file, found {error}",
             hint="copy or download it again, or make it anew",
         ) from error
-    except OSError as error:
-        raise StoreError(f"could not read {path}: {error}", hint="check the path") from error
+    except (OSError, RuntimeError) as error:  # torch opens the file once more, in its own way
+        reason = str(error).partition("\n")[0]
+        raise StoreError(f"could not read {path}: {reason}", hint="check the path") from error
 
 
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         coder_from_json,
         load_coder,
         save_coder,
-        unknown,
     )
     from saccade.tasks.copying import (
         CopyingBatch,
@@ -110,7 +109,6 @@ _MODULES = {
         "coder_from_json",
         "load_coder",
         "save_coder",
-        "unknown",
     ),
     "copying": ("CopyingBatch", "copying_baseline", "copying_batch", "copying_batches"),
     "curricula": ("Curriculum", "Difficulty"),
@@ -289,7 +287,6 @@ __all__ = [
     "split_sentences",
     "split_text",
     "stream_batches",
-    "unknown",
     "word_class",
 ]
 

@@ -28,6 +28,10 @@ class Coder(Protocol):
         """The text up to the first EOS."""
         ...
 
+    def unknown(self, text: str) -> list[str]:
+        """The parts of a text that its ids do not tell: words or characters never seen."""
+        ...
+
     def labels(self, ids: Sequence[int]) -> list[str]:
         """How each id is written, the symbols included: the axis of a picture."""
         ...

@@ -15,9 +15,8 @@ from saccade.tasks.mixed_words import MixedWords
 from saccade.tasks.ragged import Ragged
 from saccade.tasks.spelled_words import SpelledWords
 from saccade.tasks.subwords import Subwords
-from saccade.tasks.symbols import SYMBOLS, UNK
 from saccade.tasks.vocabulary import Vocabulary
-from saccade.tasks.words import join_words, split_words
+from saccade.tasks.words import JOINT, join_words, split_words
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,14 @@ class WordCoder:
     def decode(self, ids: Sequence[int]) -> str:
         """The text up to the first EOS."""
         return join_words(self.vocabulary.decode(ids))
+
+    def unknown(self, text: str) -> list[str]:
+        """The words that become UNK.
+
+        >>> WordCoder.build(["a cat."]).unknown("a zebra.")
+        ['zebra']
+        """
+        return [word.strip(JOINT) for word in split_words(text) if word not in self.vocabulary]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         """The word of each id."""
@@ -93,6 +100,10 @@ class CharacterCoder:
     def decode(self, ids: Sequence[int]) -> str:
         """The text up to the first EOS."""
         return "".join(self.vocabulary.decode(ids))
+
+    def unknown(self, text: str) -> list[str]:
+        """The characters that become UNK."""
+        return [each for each in text if each not in self.vocabulary]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         """The character of each id."""
@@ -146,13 +157,3 @@ def coder_from_json(held: Any, where: str = "this") -> Coder:
         f"wordpiece, got {kind!r}",
         hint="check the path",
     )
-
-
-def unknown(coder: Coder, text: str) -> list[int]:
-    """The places among a text's ids where the coder did not know what it saw.
-
-    >>> unknown(WordCoder.build(["a cat"]), "a zebra")
-    [1]
-    """
-    assert coder.labels([UNK]) == [SYMBOLS[UNK]], "a coder's first ids are the four symbols"
-    return [place for place, each in enumerate(coder.encode(text)) if each == UNK]

@@ -9,7 +9,7 @@ from typing import Any
 from saccade.tasks.ragged import Ragged
 from saccade.tasks.symbols import SYMBOLS
 from saccade.tasks.vocabulary import Vocabulary
-from saccade.tasks.words import join_words, split_words
+from saccade.tasks.words import JOINT, join_words, split_words
 
 BEGIN, MIDDLE, END = "<B>", "<M>", "<E>"
 
@@ -62,6 +62,15 @@ class MixedWords:
     def decode(self, ids: Sequence[int]) -> str:
         """The text up to the first EOS."""
         return join_words(unspell(self.vocabulary.decode(ids)))
+
+    def unknown(self, text: str) -> list[str]:
+        """The words with a character that was never seen at its place."""
+        known = self.vocabulary
+        return [
+            word.strip(JOINT)
+            for word in split_words(text)
+            if any(piece not in known for piece in self._word(word))
+        ]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id."""

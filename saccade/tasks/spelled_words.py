@@ -20,7 +20,7 @@ from torch import Tensor
 from saccade.tasks.ragged import Ragged
 from saccade.tasks.symbols import SYMBOLS, UNK
 from saccade.tasks.vocabulary import Vocabulary, said
-from saccade.tasks.words import join_words, split_words
+from saccade.tasks.words import JOINT, join_words, split_words
 
 END_OF_WORD = 4
 """Follows the last character of a word that was spelled."""
@@ -94,6 +94,10 @@ class SpelledWords:
     def _letter(self, each: int) -> str:
         name = self.vocabulary.words[each]
         return "" if name.startswith(BLANK) else name[len(MARK) :]
+
+    def unknown(self, text: str) -> list[str]:
+        """The words with a character that was never seen; others are spelled out."""
+        return [word.strip(JOINT) for word in split_words(text) if UNSEEN in self._word(word)]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         """The word or the marked character of each id."""

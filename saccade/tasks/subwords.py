@@ -116,6 +116,12 @@ class Subwords:
         spaced = [START + piece if piece == SYMBOLS[UNK] else piece for piece in pieces]
         return " ".join("".join(spaced).replace(START, " ").split())
 
+    def unknown(self, text: str) -> list[str]:
+        """The characters (wordpiece: the words) that become UNK."""
+        encoded = self.tokenizer.encode(text)
+        spans = zip(encoded.ids, encoded.offsets, strict=True)
+        return [text[start:end].strip() for each, (start, end) in spans if each == UNK]
+
     def labels(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id."""
         return [self._pieces[each] for each in ids]

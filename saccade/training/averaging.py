@@ -41,4 +41,6 @@ def average_recent(folder: Path) -> dict[str, Tensor]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    """Whole files, oldest first; hidden ones were left by a killed process."""
+    found = folder.glob("*.safetensors") if folder.is_dir() else []
+    return sorted(file for file in found if file.stem.isdecimal())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -43,7 +44,7 @@ def begin_run(
     _check_folder(place, job, about, resume=resume)
     processes.wait()  # all have looked before the first one writes
     log = Log(place.log)
-    if processes.is_first and not place.exists():
+    if processes.is_first and not (place.exists() and place.has_kept()):
         place.begin(_manifest(job, about, processes), job.kept)
     device = device_of(job.config.device)
     job.model.to(device)
@@ -54,6 +55,11 @@ def begin_run(
     window = Window(processes)
     saved = load_checkpoint(place.checkpoint) if resume else None
     state = saved.state if saved else TrainState()
+    if state.best and not math.isfinite(state.best.get(job.score, math.nan)):
+        raise TrainingError(
+            f"{place.checkpoint} has no {job.score!r} of its best weights",
+            hint="begin another run with --out",
+        )
     if saved:
         load_weights(job.model, saved.weights, source=place.checkpoint)
         if optimiser:
@@ -132,15 +138,16 @@ def _check_folder(place: RunFolder, job: Job, about: Mapping[str, Any], *, resum
     manifest, free = place.manifest, job.config.may_change()
     name = "settings" if "settings" in about else "config"
     asked = about["settings"] if name == "settings" else asdict(job.config)
-    wrong = differences(manifest.get(name, {}), asked, free=free)
-    if (before := manifest.get("recipe")) != (now := about.get("recipe")):
-        wrong = f"recipe: the run has {before!r}, asked for is {now!r}"
+    wrong = differences(manifest.get(name) or {}, asked, free=free)
+    if (recipe := manifest.get("recipe")) != (now := about.get("recipe")):
+        wrong = f"recipe: the run has {recipe!r}, asked for is {now!r}"
     if wrong:
         raise TrainingError(
             f"{place.path} was begun with other settings: {wrong}",
             hint="leave out what differs, or begin another run with --out",
         )
-    if changed := differences(place.kept, job.kept, free=frozenset()):
+    before = place.kept if place.has_kept() else job.kept
+    if changed := differences(before, job.kept, free=frozenset()):
         raise TrainingError(
             f"{place.path} was begun with other data: {changed[:200]}",
             hint="--data names the folder that it was begun with",

@@ -7,15 +7,22 @@ the state of the random generators.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from saccade.errors import TrainingError
-from saccade.store import read_manifest, read_tensors, settled_folder, write_folder
+from saccade.store import (
+    read_folder,
+    settled_folder,
+    with_digest,
+    without_digest,
+    write_folder,
+)
 from saccade.training.state import TrainState
 
 KIND = "saccade checkpoint"
@@ -39,22 +46,29 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint over the one that is there, as a whole."""
     tensors = {f"{part}.safetensors": getattr(checkpoint, part) for part in PARTS}
-    write_folder(folder, {"kind": KIND, "state": checkpoint.state.to_json()}, tensors)
+    state = with_digest(checkpoint.state.to_json())
+    write_folder(folder, {"kind": KIND, "state": state}, tensors)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The checkpoint in a folder; None when there has not been one yet."""
     if not settled_folder(folder).is_dir():
         return None
-    state: dict[str, Any] = read_manifest(folder).get("state", {})
-    try:
-        counted = TrainState(**state)
-    except TypeError as error:
+    names = [f"{part}.safetensors" for part in PARTS]
+    held, where = read_folder(folder, needs=names), folder / "manifest.json"
+    if held.manifest.get("kind") != KIND or not isinstance(held.manifest.get("state"), dict):
         raise TrainingError(
-            f"{folder} was written by another version of saccade: {error}",
+            f"{where} is damaged: expected a {KIND} with its state",
+            hint="copy the run again, or begin again in another folder",
+        )
+    stored = without_digest(held.manifest["state"], where=where)
+    if unknown := stored.keys() - {each.name for each in fields(TrainState)}:
+        raise TrainingError(
+            f"{folder} was written by another version of saccade: it has {', '.join(unknown)}",
             hint="take it up with that version, or begin again in another folder",
-        ) from error
-    return Checkpoint(counted, *(read_tensors(folder, f"{part}.safetensors") for part in PARTS))
+        )
+    state = TrainState.from_json(stored, where=where)
+    return Checkpoint(state, *(held.tensors[name] for name in names))
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: Path) -> None:

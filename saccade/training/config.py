@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 from saccade.errors import UsageError
+from saccade.training.ranges import (
+    BelowOne,
+    FewOrNone,
+    Many,
+    ManyOrNone,
+    NonNegative,
+    Positive,
+    Seed,
+    problems_in,
+)
 
 Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "muon"]
 Schedule = Literal["constant", "warmup-inverse-sqrt", "linear", "cosine", "plateau-halving"]
@@ -24,43 +34,43 @@ class TrainConfig:
     With none of the three nothing is trained: right for a system that is made by counting.
     """
 
-    epochs: int = 0
+    epochs: ManyOrNone = 0
     """How many times through the data; 0: no limit."""
-    steps: int = 0
+    steps: ManyOrNone = 0
     """How many optimiser steps; 0: no limit."""
-    minutes: float = 0.0
+    minutes: NonNegative = 0.0
     """How long, validation included; 0: no limit."""
     optimiser: Optimiser = "adam"
     """adam, adamw, sgd, rmsprop, or muon on matrices with adam on the rest."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """The highest rate of the schedule."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     """How slowly adam's two averages follow the gradient and its square."""
-    momentum: float = 0.0
+    momentum: BelowOne = 0.0
     """Of sgd and rmsprop; muon's is 0.95."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """Pulls matrices (not biases) towards zero; with adamw and muon apart from the gradient."""
-    clip: float = 1.0
+    clip: NonNegative = 1.0
     """The gradient's norm is cut to this; 0: never."""
     schedule: Schedule = "constant"
     """constant, warmup-inverse-sqrt, linear and cosine (both to zero), or plateau-halving."""
-    warmup: int = 0
+    warmup: ManyOrNone = 0
     """Over how many steps the rate rises from zero."""
-    halve_after: int = 1
+    halve_after: Many = 1
     """plateau-halving: halve the rate after so many validations without a better score."""
-    validate_steps: int = 0
+    validate_steps: ManyOrNone = 0
     """Validate after so many steps; 0: after every epoch."""
-    patience: int = 0
+    patience: ManyOrNone = 0
     """End after so many validations without a better score; 0: never."""
     precision: Precision = "float32"
     """bfloat16: matrix products of a step are rounded to 8 bits; weights and sums are not."""
-    average_last: int = 0
+    average_last: FewOrNone = 0
     """Average the weights of the last so many validations, and keep that if it is better."""
-    log_steps: int = 50
+    log_steps: Many = 50
     """A line in the log for every so many steps."""
-    checkpoint_minutes: float = 5.0
+    checkpoint_minutes: NonNegative = 5.0
     """A killed run loses at most this much."""
-    seed: int = 0
+    seed: Seed = 0
     """Of everything that is drawn at random."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
@@ -80,19 +90,7 @@ class TrainConfig:
 
 
 def _problems(config: TrainConfig) -> list[str]:
-    wrong = [
-        f"{field.name}: expected 0 or more, got {value}"
-        for field in fields(config)
-        if isinstance(value := getattr(config, field.name), int | float) and value < 0
-    ]
-    kinds = {"optimiser": Optimiser, "schedule": Schedule, "precision": Precision}
-    for name, kind in kinds.items():
-        if (value := getattr(config, name)) not in get_args(kind):
-            wrong.append(f"{name}: expected one of {', '.join(get_args(kind))}; got {value!r}")
+    wrong = problems_in(config)
     if config.schedule == "warmup-inverse-sqrt" and config.warmup == 0:
         wrong.append("warmup: the schedule warmup-inverse-sqrt needs 1 or more, got 0")
-    if config.log_steps == 0:
-        wrong.append("log_steps: expected 1 or more, got 0")
-    if config.halve_after == 0:
-        wrong.append("halve_after: expected 1 or more, got 0")
     return wrong

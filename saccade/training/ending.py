@@ -32,6 +32,8 @@ def finish(run: Run, reason: str) -> dict[str, Any]:
     if state.validated != state.step:
         validate(run)
     run.save()
+    if not state.best:
+        raise run.diverged()
     is_averaged = first and run.config.average_last > 1 and _average(run)
     run.processes.wait()  # the best weights are written
     weights, about = run.folder.read_best()
@@ -61,9 +63,9 @@ def _average(run: Run) -> bool:
     last = {name: value.clone() for name, value in run.job.model.state_dict().items()}
     load_weights(run.job.model, weights, source=run.folder.recent)
     scores = scores_of(run)
-    best = run.folder.read_best()[1]["scores"][run.job.score]
     run.job.model.load_state_dict(last)
-    if is_better := run.job.beats(scores[run.job.score], best):
+    # Not the best on disk: that may be this very mean, kept by a process killed after this line.
+    if is_better := run.job.beats(scores[run.job.score], run.state.best[run.job.score]):
         run.folder.write_best(
             weights, {"step": run.state.step, "scores": scores, "mean_of": run.config.average_last}
         )

@@ -5,19 +5,34 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.errors import TrainingError
+from saccade.errors import StoreError, TrainingError
 from saccade.processes import Processes
-from saccade.store import atomic_file
+from saccade.store import atomic_file, conform, parse_json
+from saccade.store.atomic import write_refused
 from saccade.training.job import LossOut
 
 N = "n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The part of a line that is read again."""
+
+    step: Annotated[int, Ge(0)]
+    loss: float | None = None
+    validation: dict[str, float | None] = field(default_factory=dict)
+
+
+LINE = tuple(each.name for each in fields(_Line))
 
 
 class Means(NamedTuple):
@@ -26,6 +41,8 @@ class Means(NamedTuple):
     values: dict[str, float]
     n: int
     """Over how many units."""
+    losses: tuple[float, ...] = ()
+    """Of each step."""
 
 
 class Window:
@@ -69,7 +86,12 @@ class Window:
                 at = int(wrong[0])
                 raise _not_finite(name, float(column[at]), last_step - len(sums) + 1 + at)
         means = (sums.sum(0) / sums[:, -1].sum()).tolist()
-        return Means(dict(zip(self._names[:-1], means[:-1], strict=True)), int(sums[:, -1].sum()))
+        losses = sums[:, self._names.index("loss")] / sums[:, -1]
+        return Means(
+            dict(zip(self._names[:-1], means[:-1], strict=True)),
+            int(sums[:, -1].sum()),
+            tuple(losses.tolist()),
+        )
 
     def clear(self) -> None:
         """Begin the next line."""
@@ -117,9 +139,12 @@ class Log:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append one line; what JSON has no number for is null."""
-        whole = json.dumps(_finite(dict(line)), ensure_ascii=False, allow_nan=False)
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(whole + "\n")
+        whole = json.dumps(finite(line), ensure_ascii=False, allow_nan=False)
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(whole + "\n")
+        except OSError as error:
+            raise write_refused(self._path, error) from error
 
     def cut(self, *, step: int, validated: int) -> None:
         """Forget the steps after ``step`` and the validations after that of step ``validated``."""
@@ -137,15 +162,25 @@ class Log:
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; a last one that a killed process left unfinished does not count."""
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be read: {error}", hint="check the path") from error
+    for number, text in enumerate(texts, start=1):
         try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
+            line = parse_json(text, where=f"line {number} of {path}")
+            told = {name: line[name] for name in LINE if name in line} if line else line
+            conform(_Line, told, where=f"line {number} of {path}")
+        except (StoreError, TypeError):
+            if number == len(texts):
+                break
+            raise
+        lines.append(line)
     return lines
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+def finite(value: Any) -> Any:
+    """JSON has no number for NaN and infinity: null stands for them."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from saccade.errors import TrainingError
-from saccade.processes import joined
+from saccade.processes import joined, noticing_interrupts
 from saccade.training.beginning import begin_run, device_of
 from saccade.training.ending import finish, why_over
 from saccade.training.job import NOTHING, Job
@@ -30,7 +30,6 @@ from saccade.training.optimisers import set_rate
 from saccade.training.run import Progress, Run, Wishes
 from saccade.training.schedules import check_schedule, rate_at
 from saccade.training.sharing import moved, share_of
-from saccade.training.stopping import noticing_interrupts
 from saccade.training.validation import validate
 
 
@@ -187,7 +186,8 @@ def _clip(optimiser: torch.optim.Optimizer, limit: float) -> Tensor:
 def _log(run: Run) -> None:
     """Write a line with the means since the last one."""
     state = run.state
-    means, n = run.window.means(last_step=state.step)
+    means, n, _ = run.means()
+    state.n_high = run.n_high
     seconds = run.clock.seconds
     rate = rate_at(state.step, run.config, total=_total(run), halvings=state.halvings)
     speed = n / max(1e-9, seconds - run.line_began)

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge
 from torch import Tensor
 
 from saccade.errors import TrainingError
-from saccade.store import atomic_file, read_manifest, read_tensors, write_folder
+from saccade.store import (
+    atomic_file,
+    conform,
+    is_temporary,
+    parse_json,
+    read_folder,
+    settled_folder,
+    with_digest,
+    without_digest,
+    write_folder,
+)
+from saccade.training.log import finite
+from saccade.training.state import read_scores, written_scores
 
 FORMAT = 1
 MANIFEST, KEPT, FIGURES, LOG, CURVE = (
@@ -26,6 +39,64 @@ MANIFEST, KEPT, FIGURES, LOG, CURVE = (
     "loss.png",
 )
 WEIGHTS = "weights.safetensors"
+BEST_KIND = "saccade weights"
+
+
+AGAIN = "copy the run again, or train it again"
+Count = Annotated[int, Ge(0)]
+Scores = dict[str, float | Literal["nan", "inf", "-inf"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the manifest of any run says; a caller of `train` may add to it."""
+
+    format: Annotated[int, Ge(1)]
+    config: dict[str, Any] | None = None
+    score: str = ""
+    system: str = ""
+    n_weights: Count = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    processes: Annotated[int, Ge(1)] = 1
+    began: str = ""
+    runs: list[str] = field(default_factory=list)
+    """Of an ensemble."""
+    kept_sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeManifest(Manifest):
+    """What the manifest of a recipe's run says besides."""
+
+    recipe: str
+    settings: dict[str, Any]
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The final numbers that others read."""
+
+    recipe: str | None = None
+    metric: str | None = None
+    value: float | None = None
+    test: dict[str, float | None] | None = None
+    validation: dict[str, float | None] | None = None
+    minutes: Annotated[float, Ge(0)] | None = None
+    steps: Count | None = None
+    best_step: Count | None = None
+    ended: str | None = None
+    evaluated: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """What is known of the best weights."""
+
+    step: Count
+    scores: Scores
+    mean_of: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -69,62 +140,111 @@ class RunFolder:
                 f"{self.path} is no run of saccade: {what}",
                 hint="give the folder that `saccade train` named, such as runs/NAME",
             )
-        if found.get("format", 0) > FORMAT:
+        version = found.get("format")
+        if type(version) is int and version > FORMAT:
             raise TrainingError(
-                f"{self.path} has format {found['format']}, this saccade reads up to {FORMAT}",
+                f"{self.path} has format {version}, this saccade reads up to {FORMAT}",
                 hint="it was written by a newer saccade: `pip install --upgrade saccade`",
             )
-        return found
+        kind = RecipeManifest if "recipe" in found else Manifest
+        return self._checked(kind, found, MANIFEST)
 
     @property
     def kept(self) -> dict[str, Any]:
         """What the system needs beside its weights."""
-        return self._read(KEPT) or {}
+        found = self._read(KEPT) or {}
+        if (expected := self.manifest.get("kept_sha256")) not in (None, _digest(found)):
+            raise TrainingError(
+                f"{self.path / KEPT} was changed after it was written: expected sha256 "
+                f"{expected[:16]}..., found {_digest(found)[:16]}...",
+                hint="copy the run again, or train it again",
+            )
+        return found
 
     @property
     def figures(self) -> dict[str, Any]:
         """The final numbers; empty while the run goes on."""
-        return self._read(FIGURES) or {}
+        found = self._read(FIGURES)
+        return {} if found is None else self._checked(Figures, found, FIGURES)
 
     def exists(self) -> bool:
-        """Whether anything is there."""
-        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        """Whether anything is there; the left-overs of a run that was killed as it began are not.
+
+        The manifest is written first, so those are what a write of the store was preparing.
+        """
+        if not self.path.is_dir():
+            return self.path.exists()
+        return not all(is_temporary(entry) for entry in self.path.iterdir())
+
+    def has_kept(self) -> bool:
+        """False in a run that was killed between its manifest and what it keeps."""
+        return (self.path / KEPT).exists() or settled_folder(self.checkpoint).is_dir()
 
     def begin(self, manifest: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-        """Write what is known before the first step."""
-        self._write(KEPT, kept)
-        self._write(MANIFEST, {"format": FORMAT, **manifest})
+        """Write what is known before the first step, as far as it is not there yet."""
+        if not self.exists():
+            about = {"format": FORMAT, **manifest, "kept_sha256": _digest(kept)}
+            self._write(MANIFEST, with_digest(_plain(about)))
+        if not self.has_kept():
+            self._write(KEPT, kept)
 
     def write_figures(self, figures: Mapping[str, Any]) -> None:
         """Write the final numbers."""
-        self._write(FIGURES, figures)
+        self._write(FIGURES, with_digest(_plain(finite(figures))))
 
     def write_best(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Keep weights as the best so far."""
-        write_folder(self.best, {"kind": "saccade weights", **about}, {WEIGHTS: weights})
+        told = with_digest(_plain({**about, "scores": written_scores(about["scores"])}))
+        write_folder(self.best, {"kind": BEST_KIND, **told}, {WEIGHTS: weights})
 
     def read_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The best weights and what is known of them."""
-        if not self.best.is_dir():
+        """The best weights and what is known of them: ``step`` and ``scores``."""
+        if not settled_folder(self.best).is_dir():
             raise TrainingError(
                 f"{self.path} has no weights yet: it has not been validated",
                 hint="let it run on: `saccade train ... --resume`",
             )
-        return read_tensors(self.best, WEIGHTS), read_manifest(self.best)
+        folder = read_folder(self.best, needs=[WEIGHTS])
+        where = self.best / MANIFEST
+        rest = ("format", "files", "kind")
+        held = {name: value for name, value in folder.manifest.items() if name not in rest}
+        if (kind := folder.manifest.get("kind")) != BEST_KIND:
+            raise TrainingError(f"{where} is of kind {kind!r}, not {BEST_KIND!r}", hint=AGAIN)
+        about = asdict(conform(Best, without_digest(held, where=where), where=where))
+        return folder.tensors[WEIGHTS], {**about, "scores": read_scores(about["scores"])}
+
+    def _checked(self, kind: type, found: dict[str, Any], name: str) -> dict[str, Any]:
+        """What a file holds, after its known fields were checked; missing ones have defaults."""
+        where = self.path / name
+        held = without_digest(found, where=where)
+        known = {field.name for field in fields(kind)}
+        checked = conform(kind, {key: held[key] for key in held if key in known}, where=where)
+        given = {key: value for key, value in asdict(checked).items() if value is not None}
+        return {**held, **given}
 
     def _read(self, name: str) -> dict[str, Any] | None:
         file = self.path / name
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            text = file.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
-            raise TrainingError(f"{file} cannot be read: {error}", hint="is it damaged?") from error
+        except OSError as error:
+            raise TrainingError(f"{file} cannot be read: {error}", hint=AGAIN) from error
+        found = parse_json(text, where=file)
         if not isinstance(found, dict):
-            raise TrainingError(f"{file} holds no JSON object", hint="is it damaged?")
+            raise TrainingError(f"{file} holds no JSON object", hint=AGAIN)
         return found
 
     def _write(self, name: str, values: Mapping[str, Any]) -> None:
         with atomic_file(self.path / name) as temporary:
             text = json.dumps(dict(values), indent=2, ensure_ascii=False) + "\n"
             temporary.write_text(text, encoding="utf-8")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: tuples are lists, names are texts."""
+    return json.loads(json.dumps(dict(values)))
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return with_digest(_plain(values))["sha256"]

@@ -29,12 +29,13 @@ class Found(NamedTuple):
 
 def validate(run: Run) -> bool:
     """Score the model, keep it if it is the best, log it; whether the next stage begins."""
-    run.window.means(last_step=run.state.step)  # refuses to score what is broken
+    run.means()  # refuses to score what is broken
     began = run.clock.seconds
     found = _shared(run)
     state, score = run.state, found.scores[run.job.score]
     state.validated, state.is_done = state.step, found.is_done
-    if run.job.beats(score, state.best.get(run.job.score)):
+    # Weights whose loss is far above that of the first step are no result, whatever they score.
+    if not run.n_high and run.job.beats(score, state.best.get(run.job.score)):
         state.best, state.best_step, state.stale = found.scores, state.step, 0
         if run.processes.is_first:
             about = {"step": state.step, "scores": found.scores}

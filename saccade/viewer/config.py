@@ -18,3 +18,5 @@ class ViewConfig:
     """Runs, saved traces, or folders of such."""
     has_model: bool = True
     """False shows runs and traces only."""
+    trust_remote_code: bool = False
+    """True runs the Python code that the model brings with it."""

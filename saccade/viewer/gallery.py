@@ -91,7 +91,9 @@ class Gallery:
                 continue
             if "trace" in str(manifest.get("holds", "")):
                 about = {key: str(manifest.get(key, "")) for key in ("kind", "title")}
-                found.append({"name": name, **about, "n_steps": len(manifest.get("steps", ()))})
+                steps = manifest.get("steps")
+                n_steps = len(steps) if isinstance(steps, list) else 0
+                found.append({"name": name, **about, "n_steps": n_steps})
         return found
 
     def saved_trace(self, name: str) -> dict[str, Any]:

@@ -31,9 +31,9 @@ def open_model_and_lenses(config: ViewConfig, progress: Progress) -> Opened:
     from saccade.heads import DEFAULT_MODEL, open_model
     from saccade.lenses.collection import load_lenses
 
-    name = config.model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if config.model is None else config.model
     progress(f"opens {Path(name).name}", 1, total)
-    model = open_model(name)
+    model = open_model(name, trust_remote_code=config.trust_remote_code)
     lenses: dict[str, Lenses] = {}
     for place, named in enumerate(config.lenses):
         progress(f"reads lenses {lens_name(named, lenses)}", 2 + place, total)

@@ -78,6 +78,25 @@ def test_the_context_of_any_pair_is_the_weighted_sum_of_values_by_loops(make, sc
 
 
 @pytest.mark.parametrize(("score", "select"), PAIRS)
+@pytest.mark.parametrize("step", ["first", "later"])
+def test_the_weights_of_any_pair_are_what_its_select_makes_of_its_scores(make, score, select, step):
+    attention, inputs = make(score, select)
+    elsewhere = torch.rand(3, 1, 5, generator=torch.Generator().manual_seed(4)).softmax(-1)
+    previous = None if step == "first" else elsewhere
+    keys, mask = attention.score.project(inputs.keys), inputs.mask[:, None]
+    torch.manual_seed(5)
+    back = [previous] if attention.score.looks_back else []
+    scores = attention.score(inputs.query, keys, *back)
+    back = [previous] if attention.select.looks_back else []
+    expected = attention.select(scores, mask, *back)
+    torch.manual_seed(5)
+    memory = attention.remember(inputs.keys, mask=inputs.mask)
+    found = attention(inputs.query, memory, previous=previous)
+    torch.testing.assert_close(found.weights, expected.weights)
+    assert (found.log_prob is None) == (expected.log_prob is None)
+
+
+@pytest.mark.parametrize(("score", "select"), PAIRS)
 def test_padding_changes_nothing_for_any_pair(make, score, select):
     attention, inputs = make(score, select)
     attention.eval()
@@ -118,6 +137,17 @@ def test_keys_are_projected_once_a_sentence_not_once_a_step(inputs):
     for _ in range(3):
         attention(inputs.query[:, :1], memory)
     assert len(calls) == 1
+    assert memory.exponentials is not None
+    assert Attention(attention.score, HardSelect()).remember(inputs.keys).exponentials is None
+
+
+def test_several_queries_of_a_single_row_are_all_answered(inputs):
+    attention = Attention(make_score("additive", d_query=7, d_key=11), SoftSelect())
+    memory = attention.remember(inputs.keys[:1], inputs.values[:1])
+    together = attention(inputs.query[:1], memory)
+    one_by_one = [attention(inputs.query[:1, [i]], memory) for i in range(inputs.query.shape[1])]
+    torch.testing.assert_close(together.weights, torch.cat([one.weights for one in one_by_one], 1))
+    torch.testing.assert_close(together.context, torch.cat([one.context for one in one_by_one], 1))
 
 
 def test_values_are_the_keys_and_all_may_be_attended_unless_told(inputs):

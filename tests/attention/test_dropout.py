@@ -60,3 +60,8 @@ def test_the_kind_of_number_stays(dtype):
 def test_a_view_with_strides_is_dropped_like_any_other():
     x = torch.arange(1.0, 36.0).view(5, 7).T
     assert torch.equal(drop(0.5, x), drop(0.5, x.contiguous()))
+
+
+def test_on_another_device_nothing_is_drawn_on_the_processor():
+    x = torch.empty(2, 3, device="meta")
+    assert Dropout(0.5)(x).device.type == "meta"

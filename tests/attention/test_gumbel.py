@@ -59,3 +59,8 @@ def test_in_evaluation_the_largest_score_has_all_the_weight(straight_through):
 def test_a_temperature_must_be_above_zero(temperature):
     with pytest.raises(UsageError, match="must be above 0, got"):
         GumbelSelect(temperature=temperature)
+
+
+def test_unless_told_the_weights_in_training_are_soft():
+    weights = GumbelSelect()(SCORES[:, None], MASK[:, None]).weights
+    assert ((weights > 0) == MASK[:, None]).all() and (weights < 1).all()

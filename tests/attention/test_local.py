@@ -29,7 +29,7 @@ def test_it_is_the_paper_query_by_query(inputs, reach, is_predicted):
     window = PredictedWindow(d_query=7, reach=reach) if is_predicted else AlignedWindow(reach=reach)
     attention = LocalAttention(BilinearScore(d_query=7, d_key=11), window)
     memory = attention.remember(inputs.keys, mask=inputs.mask)
-    position = torch.tensor([[0, 4], [1, 2], [3, 13]])
+    position = torch.tensor([[0, 4], [1, 9], [3, 13]])  # 9, 3 and 13 are past the end
     found = attention(inputs.query, memory, position=position)
     scores = attention.whole.score(inputs.query, memory.keys)
     for row, n in enumerate([5, 3, 1]):

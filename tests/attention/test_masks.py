@@ -56,6 +56,19 @@ def test_a_row_without_keys_is_zero_and_has_a_gradient_of_zero(scores, mask, dty
 
 
 @pytest.mark.parametrize("softmax", [masked_softmax, masked_log_softmax])
+def test_gradients_are_those_of_torchs_softmax_of_what_is_left(scores, mask, softmax):
+    plain = {masked_softmax: torch.softmax, masked_log_softmax: torch.log_softmax}[softmax]
+    upstream = torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
+    for row, n_left in enumerate((5, 2)):
+        ours = scores[row].clone().requires_grad_()
+        theirs = scores[row, :, :n_left].clone().requires_grad_()
+        softmax(ours, mask[row])[:, :n_left].backward(upstream[row, :, :n_left])
+        plain(theirs, -1).backward(upstream[row, :, :n_left])
+        torch.testing.assert_close(ours.grad[:, :n_left], theirs.grad)
+        assert (ours.grad[:, n_left:] == 0).all()
+
+
+@pytest.mark.parametrize("softmax", [masked_softmax, masked_log_softmax])
 def test_what_stands_under_the_mask_does_not_matter(scores, mask, softmax):
     spoilt = torch.where(mask, scores, torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30, 0.0]))
     assert torch.equal(softmax(spoilt, mask), softmax(scores, mask))

@@ -204,3 +204,30 @@ def test_heads_must_share_the_model_evenly():
 def test_causal_queries_cannot_outnumber_the_keys(attention, query, memory):
     with pytest.raises(AssertionError, match="7 queries cannot all stand at one of 5 keys"):
         attention(memory, query, is_causal=True)
+
+
+# With as many keys as features of the model (33) or as many queries as features of a head (11), a
+# mistaken axis would pass for as many queries as keys.
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(7, 7), (5, 7), (5, D), (D // HEADS, 17)])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_the_quick_path_reads_what_torchs_module_reads_for_any_sizes(
+    attention, n_queries, n_keys, is_causal, is_padded
+):
+    theirs = nn.MultiheadAttention(D, HEADS, batch_first=True).eval()
+    theirs.load_state_dict(attention.state_dict())
+    chance = torch.Generator().manual_seed(6)
+    query = torch.randn(2, n_queries, D, generator=chance)
+    memory = torch.randn(2, n_keys, D, generator=chance)
+    padding = padding_mask(torch.tensor([n_keys, n_keys - 1]), n_keys)
+    causal = causal_mask(n_keys)[-n_queries:]
+    expected, _ = theirs(
+        query,
+        memory,
+        memory,
+        key_padding_mask=~padding if is_padded else None,
+        attn_mask=~causal if is_causal else None,
+    )
+    mask = padding[:, None] if is_padded else None
+    found = attention(query, memory, mask=mask, is_causal=is_causal)
+    torch.testing.assert_close(found.context, expected)

@@ -51,7 +51,9 @@ def test_the_table_and_the_heat_map(saccade, given, tmp_path):
         (["--suite", "colours"], "no suite 'colours'"),
         (["--words", "she,her", "--against", "her,hers"], "'her' is in both lists"),
         (["--prompts", "nowhere.txt"], "cannot read prompts from nowhere.txt"),
-        (["--prompts", os.devnull], "there are no prompts"),
+        (["--seed", 10**23], "'--seed'"),
+        (["--draws", 10**23], "'--draws'"),
+        (["--prompts", os.devnull], "it is a folder or a device, not a file"),
     ],
 )
 def test_mistakes_are_told_in_a_line(saccade, told_in_a_line, given, options, words):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 
@@ -84,6 +85,8 @@ def test_an_evaluation_is_printed_as_a_table_and_kept_as_json(
     [
         (["score", "  "], 2, "the prompt is empty"),
         (["score", "hello", "--guard", "nowhere"], 1, "no such folder"),
+        (["fit", "--seed", 10**23], 2, "'--seed'"),
+        (["eval", "--seed", 10**23], 2, "'--seed'"),
         (["fit", "nowhere.txt"], 2, "cannot read prompts from nowhere.txt"),
     ],
 )
@@ -93,3 +96,24 @@ def test_mistakes_are_told_in_a_line(
     found, _, err = saccade("guard", *command, "--model", stories.name, "--lens", folder)
     assert found == code
     assert words in told_in_a_line(err)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (name, value)
+        for name in ("threshold", "bias", "window")
+        for value in (float("nan"), -100, 0)
+    ],
+)
+def test_a_guard_that_cannot_judge_ends_in_an_error_not_in_a_verdict(
+    saccade, told_in_a_line, fitted, tmp_path, field, value
+):
+    *named, folder = fitted
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    whole = json.loads((changed / "manifest.json").read_text())
+    whole["guard"][field] = value
+    (changed / "manifest.json").write_text(json.dumps(whole))
+    code, out, err = saccade("guard", "score", ORDINARY[1], *named, changed)
+    assert (code, out) == (1, "")
+    assert str(changed) in told_in_a_line(err)

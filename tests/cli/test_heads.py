@@ -57,7 +57,7 @@ def test_a_word_of_several_tokens_is_told_of(saccade, stories):
         (["heads", "rank", PROMPT, "--for", "Lily", "--from", "Once"], "the other prompt has"),
         (["heads", "roles", "--role", "mover"], "no role 'mover'"),
         (["edit", " ", "--memory", "dog"], "the text is empty"),
-        (["edit", PROMPT, "--memory", ""], "the text is empty"),
+        (["edit", PROMPT, "--memory", ""], "expected a text, got an empty one"),
         (["edit", PROMPT], "made from a memory, or of changes to heads, or loaded"),
         (["edit", PROMPT, "--memory", "dog", "--load", "x"], "or of changes to heads, or loaded"),
         (["edit", PROMPT, "--memory", "dog", "--ablate", "1.0"], "or of changes to heads"),

@@ -38,7 +38,8 @@ def trained(tmp_path):
     )
     from dataclasses import asdict
 
-    train(job, tmp_path / "run", about={"recipe": "ram-blind", "settings": asdict(settings)})
+    about = {"recipe": "ram-blind", "settings": asdict(settings), "command": "saccade train ..."}
+    train(job, tmp_path / "run", about=about)
     yield tmp_path / "run"
     from saccade.recipes import finding
 

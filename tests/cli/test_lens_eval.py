@@ -28,6 +28,7 @@ def folder(stories, tmp_path_factory) -> Path:
         lens.word_bias.data[:, stories.encode(STORY)[0]] = 1.0  # so that there is some gain
         lens.requires_grad_(False)
     made = Made(
+        prefix=stories.prefix,
         model=stories.name,
         model_fingerprint=stories.fingerprint,
         tokenizer_fingerprint=stories.tokenizer_fingerprint,

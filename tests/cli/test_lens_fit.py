@@ -31,11 +31,11 @@ def test_lenses_are_put_where_they_are_asked_for_and_described(fit, stories, tex
     code, out, err = fit("--out", tmp_path / "lens")
     first, second, third, last = out.splitlines()
     assert code == 0
-    assert first.startswith(f"40 head lenses for {stories.name}, by closed-form, from 1,488 tokens")
+    assert first.startswith(f"40 head lenses for {stories.name}, by closed-form, from 1,500 tokens")
     assert second.startswith("held-out KL to the model, mean over heads: ")
     assert third.startswith("most is heard from heads ") and third.count("(") == 5
     assert last == f"in {tmp_path / 'lens'}"
-    assert "reading: 6/6" in err
+    assert "reading: 7/7" in err
     assert load_lenses(tmp_path / "lens", stories).made.corpus == str(text)
 
 
@@ -131,7 +131,7 @@ def test_an_interrupted_fit_leaves_the_old_lenses_and_goes_on(fit, stories, tmp_
     assert (code, printed) == (130, "") and err.endswith("interrupted\n")
     assert digest(out) == before
     assert fit("--out", out, "--seed", 2)[0] == 0
-    assert reads == [0, 1, 2, 2, 3, 4, 5]
+    assert reads == [0, 1, 2, 2, 3, 4, 5, 6]
     assert load_lenses(out, stories).made.seed == 2
 
 

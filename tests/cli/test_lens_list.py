@@ -31,7 +31,7 @@ def test_lenses_are_listed_with_what_they_were_made_from(saccade, lenses, storie
     code, out, err = saccade("lens", "list")
     what, where = out.splitlines()
     assert (code, err) == (0, "")
-    assert what.startswith(f"{stories.name}: head lenses by closed-form, 372 tokens of ")
+    assert what.startswith(f"{stories.name}: head lenses by closed-form, 390 tokens of ")
     assert where == f"  {lenses}"
     (found,) = json.loads(saccade("lens", "list", "--json")[1])
     assert found["path"] == str(lenses) and found["model_fingerprint"] == stories.fingerprint

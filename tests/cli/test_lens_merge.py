@@ -18,10 +18,10 @@ def shards(stories, story, tmp_path_factory):
     config = FitConfig(tokens=800, window=31)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SACCADE_CACHE", str(folder / "cache"))
-        for seed in (0, 1):
+        for seed in (0, 1, 2):
             text = story(folder / f"{seed}.txt", sentences=90, seed=seed)
             fit_lenses(stories, text, config, save_to=folder / f"shard-{seed}")
-    return [folder / "shard-0", folder / "shard-1"]
+    return [folder / f"shard-{seed}" for seed in (0, 1, 2)]
 
 
 @pytest.fixture
@@ -33,33 +33,41 @@ def merge(saccade, stories):
 
 
 def test_shards_become_one_set_of_lenses_with_the_text_of_both(merge, shards, stories, tmp_path):
-    code, out, err = merge(*shards, "--out", tmp_path / "whole")
-    parts = [load_lenses(shard, stories) for shard in shards]
+    code, out, err = merge(*shards[:2], "--out", tmp_path / "whole")
+    parts = [load_lenses(shard, stories) for shard in shards[:2]]
     whole = load_lenses(tmp_path / "whole", stories)
     assert code == 0 and err == ""
-    assert out.startswith(f"40 head lenses for {stories.name}, by closed-form, from 1,550 tokens")
+    assert out.startswith(f"40 head lenses for {stories.name}, by closed-form, from 1,560 tokens")
     assert whole.made.n_tokens == sum(part.made.n_tokens for part in parts)
+    both = parts[0].statistics.merge(parts[1].statistics)
     for name, total in whole.statistics.sums.items():
-        assert torch.equal(total, parts[0].statistics.sums[name] + parts[1].statistics.sums[name])
+        assert torch.equal(total, both.sums[name])
     assert len(whole.held_out) == sum(len(part.held_out) for part in parts)
 
 
 def test_json_is_all_that_is_printed(merge, shards, tmp_path):
-    code, out, _ = merge(*shards, "--out", tmp_path / "whole", "--json")
+    code, out, _ = merge(*shards[:2], "--out", tmp_path / "whole", "--json")
     found = json.loads(out)
     assert code == 0 and found["path"] == str(tmp_path / "whole")
     assert set(found["quality"]) == {"kl", "gain"}
 
 
 def test_a_merged_set_can_be_merged_again(merge, shards, stories, tmp_path):
-    assert merge(*shards, "--out", tmp_path / "two")[0] == 0
-    assert merge(tmp_path / "two", shards[0], "--out", tmp_path / "three")[0] == 0
+    assert merge(*shards[:2], "--out", tmp_path / "two")[0] == 0
+    assert merge(tmp_path / "two", shards[2], "--out", tmp_path / "three")[0] == 0
     three = load_lenses(tmp_path / "three", stories)
     assert three.statistics.n > load_lenses(tmp_path / "two", stories).statistics.n
 
 
+def test_a_text_is_not_counted_twice(merge, shards, told_in_a_line, tmp_path):
+    assert merge(*shards[:2], "--out", tmp_path / "two")[0] == 0
+    code, out, err = merge(tmp_path / "two", shards[0], "--out", tmp_path / "three")
+    assert (code, out) == (1, "") and not (tmp_path / "three").exists()
+    assert "hold the same tokens" in told_in_a_line(err)
+
+
 def test_what_cannot_be_merged_leaves_what_was_there(merge, shards, told_in_a_line, tmp_path):
-    assert merge(*shards, "--out", tmp_path / "whole")[0] == 0
+    assert merge(*shards[:2], "--out", tmp_path / "whole")[0] == 0
     before = hashlib.sha256((tmp_path / "whole" / "manifest.json").read_bytes()).hexdigest()
     (tmp_path / "empty").mkdir()
     for arguments, expected, words in (

@@ -1,12 +1,14 @@
 """`saccade lens push`: one clear line when the hub cannot be reached, and no waiting."""
 
 import json
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
 from saccade.lenses import hub
-from saccade.lenses.collection import Lenses, Made
+from saccade.lenses.collection import Lenses, Made, load_lenses
 from saccade.lenses.head_lens import HeadLens
 
 
@@ -15,6 +17,7 @@ def folder(stories, tmp_path_factory):
     import torch
 
     made = Made(
+        prefix=stories.prefix,
         model="stories",
         model_fingerprint=stories.fingerprint,
         tokenizer_fingerprint=stories.tokenizer_fingerprint,
@@ -45,11 +48,13 @@ class Hub:
         self.taken.append((name, options["private"]))
         return f"https://hub.example/{name}"
 
-    def upload_file(self, *, path_or_fileobj, path_in_repo, **_):
-        self.taken.append((path_in_repo, path_or_fileobj.decode()))
+    def create_commit(self, name, operations, *, commit_message):
+        self.files = {each.path_in_repo: read(each.path_or_fileobj) for each in operations}
+        self.taken.append((name, commit_message))
 
-    def upload_folder(self, *, folder_path, allow_patterns, **_):
-        self.taken.append((folder_path, allow_patterns))
+
+def read(content):
+    return content if isinstance(content, bytes) else Path(content).read_bytes()
 
 
 def test_without_a_network_one_line_says_so_at_once(saccade, folder, told_in_a_line, monkeypatch):
@@ -81,9 +86,71 @@ def test_lenses_are_pushed_with_a_card_and_their_address_is_printed(saccade, fol
     monkeypatch.setattr(hub, "HfApi", taken := Hub())
     code, out, err = saccade("lens", "push", folder, "me/lens", "--private")
     assert (code, out, err) == (0, "https://hub.example/me/lens\n", "")
-    (name, private), (readme, card), (path, patterns) = taken.taken
-    assert (name, private, readme, path) == ("me/lens", True, "README.md", str(folder))
+    assert taken.taken == [("me/lens", True), ("me/lens", "Lenses for stories")]  # one commit
+    card = taken.files["README.md"].decode()
     assert "1,234 tokens of a book" in card and "--lens me/lens" in card
-    assert "manifest.json" in patterns
+    assert taken.files.keys() == {"README.md", *(file.name for file in folder.iterdir())}
+    for file in folder.iterdir():  # to the last bit, except for how the manifest is set
+        same = json.loads if file.name == "manifest.json" else bytes
+        assert same(taken.files[file.name]) == same(file.read_bytes())
     _, out, _ = saccade("lens", "push", folder, "me/lens", "--json")
     assert json.loads(out) == {"address": "https://hub.example/me/lens"}
+
+
+@pytest.fixture
+def private(folder, tmp_path, monkeypatch):
+    """Lenses whose manifest names places of this machine, wherever a manifest can."""
+    secret = tmp_path / "home" / "alice-miller" / "secret project"
+    secret.mkdir(parents=True)
+    monkeypatch.chdir(secret)
+    (secret / "corpora" / "books").mkdir(parents=True)
+    shutil.copytree(folder, lens := tmp_path / "lens")
+    manifest = json.loads((lens / "manifest.json").read_text())
+    manifest["made"]["model"] = str(secret / "tiny-model") + "/"
+    manifest["made"]["corpus"] = (
+        f"{secret}/books, ../alice-miller/x.txt, ~/notes.jsonl, corpora/books"
+        " + roneneldan/TinyStories, Salesforce/wikitext:wikitext-2-raw-v1:train + self"
+        f" + C:\\Users\\alice-miller\\y.txt, {Path.home()}"
+    )
+    manifest["made"]["settings"] |= {"plugin": str(secret / "own.py"), "more": [f"{secret}/a/b"]}
+    (lens / "manifest.json").write_text(json.dumps(manifest))
+    return lens
+
+
+def test_no_path_of_this_machine_is_published(saccade, private, stories, monkeypatch):
+    monkeypatch.setattr(hub, "HfApi", taken := Hub())
+    code, _, err = saccade("lens", "push", private, "me/lens")
+    assert code == 0, err
+    everything = b"\n".join(taken.files.values()).decode("latin-1") + str(taken.taken)
+    for part in ("miller", "secret project", str(Path.home()), "corpora", "Users", "..", "~"):
+        assert part not in everything, part
+    made = json.loads(taken.files["manifest.json"])["made"]
+    assert made["model"] == "tiny-model"
+    assert made["corpus"].startswith("books, x.txt, notes.jsonl, books + ")
+    assert (
+        "roneneldan/TinyStories, Salesforce/wikitext:wikitext-2-raw-v1:train + self"
+        in (made["corpus"])
+    )
+    assert made["settings"] == {"plugin": "own.py", "more": ["b"]}
+    card = taken.files["README.md"].decode()
+    assert "of tiny-model, fitted on 1,234 tokens of books, x.txt" in card
+
+
+def test_published_lenses_can_be_read_again(saccade, private, stories, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "HfApi", taken := Hub())
+    saccade("lens", "push", private, "me/lens")
+    (fetched := tmp_path / "fetched").mkdir()
+    for name, content in taken.files.items():
+        (fetched / name).write_bytes(content)
+    there, here = (load_lenses(path, stories) for path in (fetched, private))
+    assert there.by_layer[2].weight.equal(here.by_layer[2].weight)
+
+
+def test_damaged_lenses_are_not_published(saccade, private, told_in_a_line, monkeypatch):
+    monkeypatch.setattr(hub, "HfApi", taken := Hub())
+    damaged = bytearray((private / "lenses.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (private / "lenses.safetensors").write_bytes(damaged)
+    code, _, err = saccade("lens", "push", private, "me/lens")
+    assert code == 1 and "was changed after it was written" in told_in_a_line(err)
+    assert not taken.taken

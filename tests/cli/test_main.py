@@ -106,6 +106,42 @@ def test_an_error_is_a_line_and_a_hint_and_debug_shows_the_traceback(capsys, mon
             main(arguments)
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(36, "File name too long", "x" * 5000), "error: File name too long: xxx"),
+        (MemoryError(), "error: there is not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried"), "not enough memory"),
+        (TypeError("a\nb \x1b[31m"), "error: internal error: TypeError: a\\nb \\x1b[31m"),
+        (RecursionError("deep"), "error: internal error: RecursionError: deep"),
+    ],
+)
+def test_what_nobody_foresaw_is_one_line_and_debug_shows_the_traceback(
+    capsys, monkeypatch, error, words
+):
+    from saccade import heads
+    from saccade.cli.main import main
+
+    monkeypatch.setattr(heads, "open_model", failing(error))
+    assert main(["model", "x"]) == 1
+    line, hint = capsys.readouterr().err.splitlines()
+    assert words in line and len(line) < 1100 and hint.startswith("hint: ")
+    with pytest.raises(type(error)):
+        main(["model", "x", "--debug"])
+
+
+def test_a_token_that_stdout_has_no_bytes_for_is_printed_as_an_escape():
+    script = (
+        "import sys; from saccade.cli import main; main._command = lambda: "
+        "lambda *_, **__: print('\\ud800 \\xe4'); sys.exit(main.main([]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"\\ud800 \xc3\xa4\n"
+
+
 def test_an_interrupt_is_one_line_and_130(capsys, monkeypatch):
     from saccade import heads
     from saccade.cli.main import main

@@ -1,12 +1,14 @@
 """Options made from a dataclass: each field is described once, and its default lives there."""
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 import typer
+from annotated_types import Ge, Le
 
-from saccade.cli.options import field_help, with_options_of
+from saccade.cli.options import field_help, strict, with_options_of
 from saccade.lenses.fit_config import FitConfig
 
 
@@ -23,6 +25,8 @@ class Sizes:
     """In pounds."""
     holes: tuple[int, ...] = ()
     """Where there are holes."""
+    n_coats: Annotated[int, Ge(0), Le(9)] = 3
+    """How many coats of paint."""
 
 
 @pytest.fixture
@@ -34,12 +38,15 @@ def run(capsys):
         settings: Sizes,
         name: Annotated[str, typer.Argument(help="What to call it.")],
         loud: Annotated[bool, typer.Option("--loud", help="Shout.")] = False,
+        colour: Annotated[str | None, typer.Option(help="Of the thing.")] = None,
+        label: Annotated[str, typer.Option(help="What stands on it.")] = "",
+        out: Annotated[Path | None, typer.Option(help="Where it goes.")] = None,
     ) -> None:
         """Make a thing."""
         seen.append((name, loud, settings))
 
     app = typer.Typer()
-    app.command()(command)
+    app.command()(strict(command))
 
     def call(*arguments):
         seen.clear()
@@ -72,10 +79,44 @@ def test_the_help_is_the_string_under_the_field(run, monkeypatch):
         assert words in shown
 
 
-@pytest.mark.parametrize("arguments", [("--shape", "flat"), ("--n-sides", "x"), ("--sides", "3")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--shape", "flat"),
+        ("--n-sides", "x"),
+        ("--sides", "3"),
+        ("--weight", "nan"),
+        ("--weight", "inf"),
+        ("--weight=-inf",),
+        ("--weight", "1e999"),
+        ("--n-sides", str(2**63)),
+        ("--holes", "1", "--holes", str(-(2**64))),
+        ("--n-coats", "10"),
+        ("--n-coats=-1",),
+        ("--out", ""),
+        ("--colour", ""),
+    ],
+)
 def test_what_does_not_fit_is_refused(run, arguments):
     with pytest.raises(typer.BadParameter.__bases__[0]):
         run("thing", *arguments)
+
+
+def test_the_ends_of_ranges_are_taken(run):
+    given = [
+        "--n-coats",
+        "9",
+        "--n-sides",
+        str(2**63 - 1),
+        "--weight",
+        "1e308",
+        "--out",
+        ".",
+        "--label",
+        "",
+    ]
+    _, _, found = run("thing", *given)
+    assert (found.n_coats, found.n_sides, found.weight) == (9, 2**63 - 1, 1e308)
 
 
 def test_every_setting_of_a_fit_is_described():

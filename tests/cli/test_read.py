@@ -52,6 +52,7 @@ def lenses(folder):
             parameter.normal_(0, 0.3, generator=generator)
     gain = {str(layer): [0.1 * (layer + h) for h in range(HEADS)] for layer in range(LAYERS)}
     made = Made(
+        prefix=model.prefix,
         model="tiny",
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint=model.tokenizer_fingerprint,
@@ -256,11 +257,9 @@ class Hub:
         self.sent.append(("repo", name, private))
         return f"hub:{name}"
 
-    def upload_file(self, *, path_or_fileobj, path_in_repo, repo_id):
-        self.sent.append((path_in_repo, path_or_fileobj.decode(), repo_id))
-
-    def upload_folder(self, *, folder_path, repo_id, allow_patterns):
-        self.sent.append(("folder", folder_path, allow_patterns, repo_id))
+    def create_commit(self, repo_id, operations, *, commit_message):
+        assert repo_id == "me/lens" and commit_message
+        self.sent += [(each.path_in_repo, each.path_or_fileobj) for each in operations]
 
 
 def not_cached(name, **options):
@@ -288,8 +287,9 @@ def test_lenses_are_pushed_with_a_card_that_says_how_to_use_them(saved, tmp_path
     monkeypatch.setattr(hub, "HfApi", lambda: fake)
     assert hub.push_lenses(saved, "me/lens", private=True) == "hub:me/lens"
     assert ("repo", "me/lens", True) in fake.sent
-    assert ("folder", str(saved), hub.FILES, "me/lens") in fake.sent
-    assert "--lens me/lens" in dict(each[:2] for each in fake.sent)["README.md"]
+    sent = dict(each[:2] for each in fake.sent)
+    assert {file.name for file in saved.iterdir()} < sent.keys()
+    assert "--lens me/lens" in sent["README.md"].decode()
     with pytest.raises(LensError):
         hub.push_lenses(tmp_path, "me/lens")
     fake.error = ConnectionError("no route")

@@ -197,7 +197,7 @@ def test_text_is_drawn_and_the_seed_decides_which(tiny, trained):
     code, out, _ = tiny("sample", trained, "--length", "7", "--prompt", "ab", "--seed", "3")
     assert code == 0 and out.startswith("ab") and len(out) == 10
     again = tiny("sample", trained, "--length", "7", "--prompt", "ab", "--seed", "3", "--json")
-    assert json.loads(again[1]) == {"text": out[:-1]}
+    assert json.loads(again[1]) == {"text": out[:-1], "unknown": []}
     assert tiny("sample", trained, "--length", "7", "--prompt", "ab", "--seed", "4")[1] != out
 
 

@@ -248,13 +248,13 @@ def test_direct_logits_at_chosen_positions(llama, ids):
     assert_close(found, everywhere[:, [4, -1]])
 
 
-def test_every_other_position_is_what_is_kept_of_all_one_later_in_the_next_row(llama):
+def test_the_positions_that_are_kept_of_each_row_are_those_asked_for(llama):
     ids = 3 + torch.arange(2 * 7).view(2, 7)
-    whole, some = capture(llama, ids), capture(llama, ids, every=2)
+    positions = torch.tensor([[0, 2, 4], [1, 3, 6]])
+    whole, some = capture(llama, ids), capture(llama, ids, positions=positions)
 
-    def kept(held: Tensor) -> Tensor:
-        return torch.stack([held[0, [0, 2, 4]], held[1, [1, 3, 5]]])
+    def kept(activations: Tensor) -> Tensor:
+        return torch.stack([activations[0, [0, 2, 4]], activations[1, [1, 3, 6]]])
 
     assert torch.equal(some.final, kept(whole.final))
-    assert all(torch.equal(some.z[layer], kept(held)) for layer, held in whole.z.items())
-    assert capture(llama, ids[:, :1], every=2).final.shape[1] == 1  # never nothing
+    assert all(torch.equal(some.z[layer], kept(z)) for layer, z in whole.z.items())

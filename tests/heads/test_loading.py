@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import logging
@@ -14,10 +15,16 @@ import pytest
 import torch
 from families import build, tiny
 from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
     PreTrainedTokenizerFast,
@@ -28,6 +35,7 @@ from transformers.utils import logging as hf_logging
 
 from saccade.errors import MissingPackageError, ModelError, UsageError
 from saccade.heads import capture, open_model
+from saccade.heads.loading import refuse_other_kinds
 
 WORDS = ["[UNK]", "the", "cat", "sat", "on", "mat", "a"]
 
@@ -170,6 +178,47 @@ def test_truncated_weights(folder):
     assert "\n" not in str(error.value)
 
 
+def broken(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Reading weights ends in this error."""
+
+    def from_pretrained(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")],
+    ids=["of the machine", "of the device"],
+)
+def test_a_model_too_large_for_the_memory_is_told_with_what_makes_it_smaller(
+    saved, monkeypatch, error
+):
+    broken(monkeypatch, error)
+    with pytest.raises(ModelError, match="could not load the weights of") as raised:
+        open_model(saved)
+    assert "bfloat16" in raised.value.hint and "device_map" in raised.value.hint
+
+
+def test_an_error_without_words_is_told_by_its_class_and_a_long_one_is_cut(saved, monkeypatch):
+    broken(monkeypatch, OSError())
+    with pytest.raises(ModelError, match=r"OSError: no reason given$") as raised:
+        open_model(saved)
+    assert "damaged or incomplete" in raised.value.hint
+    broken(monkeypatch, OSError("\n \n" + 1000 * "x" + "\nsecond line"))
+    with pytest.raises(ModelError, match=f"OSError: {(200 - len('OSError: ')) * 'x'}$"):
+        open_model(saved)
+
+
+def test_weights_missing_from_the_cache_while_offline_are_told_so(saved, monkeypatch):
+    broken(monkeypatch, OSError("not here"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError) as raised:
+        open_model(saved)
+    assert "HF_HUB_OFFLINE is set" in raised.value.hint
+
+
 def test_missing_weights(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="could not load the weights of"):
@@ -204,6 +253,46 @@ def test_an_encoder_only_model(tmp_path):
     assert "decoder-only" in error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("architectures", "is_causal"),
+    [
+        (["LlamaForCausalLM"], True),
+        (["LlamaModel"], True),  # a bare base; whether it has an unembedding is seen later
+        (["OtherForClassification", "LlamaForCausalLM"], True),
+        (None, True),
+        (["LlamaForSequenceClassification"], False),
+    ],
+)
+def test_what_a_config_was_built_for_decides(architectures, is_causal):
+    config = copy.deepcopy(tiny("llama").config)
+    config.architectures = architectures
+    if is_causal:
+        refuse_other_kinds(config, "some")
+        return
+    with pytest.raises(ModelError, match="its config says LlamaForSequenceClassification"):
+        refuse_other_kinds(config, "some")
+
+
+@pytest.mark.parametrize("name", ["~/nowhere-at-all", "/nowhere/at/all", ".nowhere", "a/b/c"])
+def test_what_looks_like_a_path_is_not_asked_of_the_hub(monkeypatch, name):
+    hub_says(monkeypatch, AssertionError("the hub was asked"))
+    with pytest.raises(ModelError, match="no model folder at"):
+        open_model(name)
+    with pytest.raises(ModelError, match="no model folder at nowhere"):
+        open_model(Path("nowhere"))
+
+
+def test_the_dtype_of_the_checkpoint_is_taken_where_it_is_asked_for(saved, tmp_path):
+    hf = build(copy.deepcopy(tiny("llama").config)).to(torch.bfloat16)
+    hf.save_pretrained(tmp_path / "half")
+    tokenizer().save_pretrained(tmp_path / "half")
+    assert open_model(tmp_path / "half").hf.dtype == torch.float32
+    assert open_model(tmp_path / "half", dtype="auto").hf.dtype == torch.bfloat16
+    with pytest.raises(UsageError, match="unknown dtype 'xyz'") as error:
+        open_model(saved, dtype="xyz")
+    assert error.value.hint == "leave it out for float32"
+
+
 def test_an_encoder_decoder_model(tmp_path):
     config = T5Config(vocab_size=7, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
@@ -217,14 +306,30 @@ def test_a_model_of_another_kind_altogether(tmp_path):
         open_model(tmp_path)
 
 
-def test_a_model_in_the_hubs_cache_opens_without_asking_the_hub(saved, tmp_path, monkeypatch):
-    hub_says(monkeypatch, AssertionError("the hub was asked"))
-    cached = tmp_path / "hub" / "models--some--model"
-    shutil.copytree(saved, cached / "snapshots" / "0123abcd")
+def put_in_hub_cache(folder: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a saved model the hub's some/model, downloaded before."""
+    cached = hub / "models--some--model"
+    shutil.copytree(folder, cached / "snapshots" / "0123abcd")
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0123abcd")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub))
+
+
+def test_a_model_in_the_hubs_cache_opens_without_asking_the_hub(saved, tmp_path, monkeypatch):
+    hub_says(monkeypatch, AssertionError("the hub was asked"))
+    put_in_hub_cache(saved, tmp_path / "hub", monkeypatch)
     assert open_model("some/model").name == "some/model"
+
+
+def test_a_model_of_another_kind_in_the_cache_is_refused_without_asking_the_hub(
+    tmp_path, monkeypatch
+):
+    config = BertConfig(vocab_size=7, hidden_size=12, num_attention_heads=3, num_hidden_layers=1)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    hub_says(monkeypatch, AssertionError("the hub was asked"))
+    put_in_hub_cache(tmp_path / "bert", tmp_path / "hub", monkeypatch)
+    with pytest.raises(ModelError, match="some/model is not a causal language model"):
+        open_model("some/model")
 
 
 def test_a_download_that_breaks_off_is_told_in_one_line(tmp_path, monkeypatch):
@@ -255,6 +360,14 @@ def test_a_model_with_terms_to_accept(monkeypatch):
     hub_says(monkeypatch, GatedRepoError("403", response=Response()))
     with pytest.raises(ModelError, match="accept the terms of some/model"):
         open_model("some/model")
+
+
+@pytest.mark.usefixtures("empty_hub_cache")
+def test_what_else_the_hub_says_is_told_in_one_line(monkeypatch):
+    hub_says(monkeypatch, HfHubHTTPError("503 Server Error\nRequest ID: 1", response=Response()))
+    with pytest.raises(ModelError, match=r"hub refused some/model: 503 Server Error$") as error:
+        open_model("some/model")
+    assert "already in the cache" in error.value.hint
 
 
 @pytest.mark.usefixtures("empty_hub_cache")

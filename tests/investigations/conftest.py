@@ -52,6 +52,7 @@ def story_lenses(stories, story_corpus) -> Any:
 
     corpus = story_corpus(slice(0, FITTED_ON))
     made = Made(
+        prefix=stories.prefix,
         model=stories.name,
         model_fingerprint=stories.fingerprint,
         tokenizer_fingerprint=stories.tokenizer_fingerprint,

@@ -96,3 +96,30 @@ def test_an_unknown_suite_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match="no suite 'pronoun'") as error:
         find_suite("pronoun")
     assert "did you mean 'pronouns'?" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The {he|she said that",
+        "The he|she} said that",
+        "The {a|b|c} said that",
+        "The {he|she} said to {him|her that",
+        "The {a|{b|c}} said that",
+    ],
+)
+def test_a_broken_choice_is_refused_not_read_as_words(line):
+    with pytest.raises(UsageError, match=r"expected a choice such as \{one\|other\}, found a bro"):
+        split_pairs([line, "The {man|woman} was"])
+    with pytest.raises(UsageError, match="found a broken one"):
+        split_pairs([line])
+
+
+def test_braces_and_bars_that_make_no_choice_are_words():
+    lines = ["if (a || b) { return", "the set {1, 2} is", "a | b"]
+    assert split_pairs(lines).first == tuple(lines)
+
+
+def test_a_name_longer_than_any_file_is_no_list():
+    with pytest.raises(UsageError, match="is no list of words"):
+        find_words("x" * 5000)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from saccade.errors import InterventionError, LensError, UsageError
+from saccade.errors import InterventionError, LensError, ModelError, UsageError
 from saccade.heads import Ablate, InjectHead, InjectResidual, Patch, Scale, capture, intervene
 from saccade.investigations.edit_file import Edit, describe, load_edit
 from saccade.investigations.edit_search import POINTED, STRENGTHS, SearchSpace, search_edit
@@ -21,6 +21,7 @@ from saccade.investigations.memory import (
 )
 from saccade.investigations.replacement import reference_text
 from saccade.investigations.unrelated_text import MOST_COST, UnrelatedText
+from saccade.store import read_manifest, read_tensors, write_folder
 
 PROMPT = "One day, a girl went to the park with her"
 
@@ -238,7 +239,7 @@ def test_a_folder_that_holds_no_edit_is_refused(stories, edit, story_lenses, tmp
     said = json.loads(manifest.read_text())
     del said["edit"]["changes"][0]["layer"]
     manifest.write_text(json.dumps(said))
-    with pytest.raises(InterventionError, match="does not say what is changed where"):
+    with pytest.raises(InterventionError, match=r"changes\.0\.layer: expected a value, found none"):
         load_edit(tmp_path / "edit", stories)
 
 
@@ -273,3 +274,94 @@ def test_a_memory_through_the_lens_needs_a_head_and_a_lens_with_an_inverse(story
     logit = baseline_lenses(model, "logit-head")
     with pytest.raises(LensError, match="has no inverse"):
         lens_memory(logit, 1, 0, unembedding_memory(model, [5]))
+
+
+BAD = (
+    *(None, float("nan"), float("inf"), -100, -100.5, 0, 10**23, 1e300, True),
+    *("", "x", "1", "mean", "scale", [], [0.5], [10**23], {}, [[]], [None]),
+)
+ABSENT = object()
+
+
+def changed_places(said):
+    """Every field of an edit and of each of its changes: where it stands, and its name."""
+    return [(said, name) for name in said] + [
+        (change, name) for change in said["changes"] for name in (*change, "factor", "head", "odd")
+    ]
+
+
+def test_an_edit_with_any_value_in_any_field_is_refused_or_applied_never_a_crash(
+    stories, edit, tmp_path
+):
+    edit.save(tmp_path / "edit")
+    file = tmp_path / "edit" / "manifest.json"
+    whole = json.loads(file.read_text())
+    ids, told, n_applied = stories.encode(PROMPT), [], 0
+    for place, _ in enumerate(changed_places(whole["edit"])):
+        for value in (*BAD, ABSENT):
+            spoilt = json.loads(json.dumps(whole))
+            holder, name = changed_places(spoilt["edit"])[place]
+            holder[name] = value
+            if value is ABSENT:
+                del holder[name]
+            file.write_text(json.dumps(spoilt))
+            try:
+                loaded = load_edit(tmp_path / "edit", stories)
+            except InterventionError as error:
+                told.append(str(error))
+                continue
+            # What was accepted is of the right type and does what it says, or says why not.
+            assert all(type(getattr(loaded, each)) is str for each in ("model", "about", "prompt"))
+            try:
+                with loaded.applied(stories):
+                    assert capture(stories, ids).final.isfinite().all()
+            except (InterventionError, ModelError) as error:
+                told.append(f"{tmp_path}: {error}")
+            else:
+                n_applied += 1
+    assert not [each for each in told if "\n" in each or str(tmp_path) not in each]
+    assert len(told) > 500 and 30 < n_applied < 120
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda each: each.index_fill(0, torch.tensor([0]), torch.nan),
+        lambda each: each[..., :-1],
+        lambda each: each[None, None, None],
+        lambda each: each.round().int(),
+        lambda each: each.new_zeros(()),
+        lambda _: None,
+    ],
+    ids=["NaN", "shorter", "more axes", "integers", "a number", "absent"],
+)
+def test_an_edit_with_a_spoilt_tensor_is_refused(stories, edit, tmp_path, spoil):
+    edit.save(tmp_path / "edit")
+    said = read_manifest(tmp_path / "edit")["edit"]
+    held = read_tensors(tmp_path / "edit", "edit.safetensors")
+    for name in held:
+        spoilt = {k: v for k, v in (held | {name: spoil(held[name])}).items() if v is not None}
+        write_folder(tmp_path / "spoilt", {"edit": said}, {"edit.safetensors": spoilt})
+        with pytest.raises(InterventionError, match="spoilt: "):
+            load_edit(tmp_path / "spoilt", stories)
+
+
+def test_a_vector_for_each_of_other_positions_is_refused(stories, edit, tmp_path):
+    edit.save(tmp_path / "edit")
+    said = read_manifest(tmp_path / "edit")["edit"]
+    held = read_tensors(tmp_path / "edit", "edit.safetensors")
+    said["changes"][4]["positions"] = [-3, -2, -1]
+    write_folder(tmp_path / "more", {"edit": said}, {"edit.safetensors": held})
+    with pytest.raises(InterventionError, match="a vector for each of 3 positions, got 2"):
+        load_edit(tmp_path / "more", stories)
+
+
+def test_a_tensor_that_belongs_to_no_change_is_refused(stories, edit, tmp_path):
+    edit.save(tmp_path / "edit")
+    said = read_manifest(tmp_path / "edit")["edit"]
+    held = read_tensors(tmp_path / "edit", "edit.safetensors")
+    for name in ("9.z", "3.vector", "odd"):
+        more = held | {name: torch.zeros(3)}
+        write_folder(tmp_path / "more", {"edit": said}, {"edit.safetensors": more})
+        with pytest.raises(InterventionError, match=rf"{name.removeprefix('3.')}.* too"):
+            load_edit(tmp_path / "more", stories)

@@ -1,5 +1,6 @@
 """Fidelity is measured, shown, and kept with the lenses."""
 
+import copy
 import io
 import json
 from dataclasses import replace
@@ -12,7 +13,7 @@ from saccade.investigations.fidelity import measure_fidelity
 from saccade.investigations.fidelity_config import FidelityConfig
 from saccade.investigations.kinds import compare_kinds
 from saccade.lenses.baselines import baseline_lenses
-from saccade.lenses.collection import load_lenses
+from saccade.lenses.collection import add_quality, load_lenses
 from saccade.lenses.jacobian_lens import fit_jacobian
 
 QUICK = FidelityConfig(windows=9, window=17, basis_windows=3, directions=5, control=4)
@@ -81,9 +82,11 @@ def test_json_is_plain_numbers(fidelity):
 def test_figures_are_kept_with_the_lenses_layer_by_layer(story_lenses, fidelity, stories, tmp_path):
     one = replace(fidelity, heads=fidelity.heads[:1])
     other = replace(fidelity, heads=fidelity.heads[1:])
-    kept = story_lenses.adding_quality(one.quality()).adding_quality(other.quality())
-    kept.save(tmp_path / "lens")
-    again = load_lenses(tmp_path / "lens", stories)
+    story_lenses.save(path := tmp_path / "lens")
+    measured = load_lenses(path, stories)
+    for part in (one, other):
+        add_quality(path, measured, part.quality())
+    again = load_lenses(path, stories)
     for each in fidelity.heads:
         found = again.quality_of(each.layer, each.head)
         assert found["ablation"] == pytest.approx(each.ablation.value, abs=1e-5)
@@ -93,9 +96,26 @@ def test_figures_are_kept_with_the_lenses_layer_by_layer(story_lenses, fidelity,
     assert again.quality_of(0, 0).keys() == {"kl", "gain"}
 
 
-def test_a_reading_shows_the_fidelity_of_each_lens(story_lenses, fidelity):
-    kept = story_lenses.adding_quality(fidelity.quality())
-    reading = kept.read("Once upon a time")
+def test_metrics_do_not_overwrite_lenses_that_were_fitted_meanwhile(
+    story_lenses, fidelity, stories, tmp_path
+):
+    story_lenses.save(path := tmp_path / "lens")
+    measured = load_lenses(path, stories)
+    newer = replace(story_lenses, by_layer=copy.deepcopy(story_lenses.by_layer))
+    newer.by_layer[2].weight.data.mul_(1.5)
+    replace(newer, made=replace(newer.made, n_tokens=4096)).save(path)
+    with pytest.raises(LensError, match="was fitted anew while they were measured"):
+        add_quality(path, measured, fidelity.quality())
+    found = load_lenses(path, stories)
+    assert found.made.n_tokens == 4096
+    assert torch.equal(found.by_layer[2].weight, newer.by_layer[2].weight)
+    assert "ablation" not in found.quality
+
+
+def test_a_reading_shows_the_fidelity_of_each_lens(story_lenses, fidelity, stories, tmp_path):
+    story_lenses.save(path := tmp_path / "lens")
+    add_quality(path, load_lenses(path, stories), fidelity.quality())
+    reading = load_lenses(path, stories).read("Once upon a time")
     known = reading.at(4, 5)
     assert known.fidelity == pytest.approx(fidelity.heads[-1].ablation.value, abs=1e-5)
     assert reading.at(0, 0).fidelity is None

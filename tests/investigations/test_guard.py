@@ -18,7 +18,7 @@ from saccade.investigations.guard_features import (
 )
 from saccade.investigations.guard_file import load_guard
 from saccade.investigations.guard_fit import GuardConfig, fit_guard
-from saccade.investigations.guard_stream import prompts_of
+from saccade.investigations.guard_stream import in_portions, prompts_of
 from saccade.lenses.baselines import baseline_lenses
 from saccade.lenses.head_lens import HeadLens
 
@@ -216,6 +216,17 @@ def test_lines_are_plain_or_json_and_others_are_refused():
     for bad, message in (
         ('{"a": 1}', "line 1 holds no prompt"),
         ("{oh", "line 1 begins like JSON"),
+        (
+            '{"prompt": ' + "[" * 100_000,
+            "line 1 begins like JSON and is none: .* levels of nesting",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             list(prompts_of([bad]))
+
+
+def test_prompts_before_a_line_that_is_none_are_still_given():
+    portions = in_portions(prompts_of(["one", "two", "three", '{"a": 1}', "four"]), 2)
+    assert [next(portions), next(portions)] == [["one", "two"], ["three"]]
+    with pytest.raises(UsageError, match="line 4 holds no prompt"):
+        next(portions)

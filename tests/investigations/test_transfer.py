@@ -95,15 +95,13 @@ def test_a_shared_lens_is_least_squares_on_what_heads_write(stories, story_lense
 
     layer = 1
     found = _shared({layer: _Written.of(story_lenses, layer)}, 1, 0.1)[layer]
-    sums, n = story_lenses.statistics.sums, story_lenses.statistics.n
+    statistics = story_lenses.statistics
     writes = output_matrix(stories.layer(layer)).double()
-    f = sums["f"] / n
     d = stories.d_model
     aa, af = torch.zeros(d, d).double(), torch.zeros(d, d).double()
     for head in range(8):
-        m = sums["1.z"][head] / n
-        aa += writes[head].T @ (sums["1.zz"][head] / n - torch.outer(m, m)) @ writes[head]
-        af += writes[head].T @ (sums["1.zf"][head] / n - torch.outer(m, f))
+        aa += writes[head].T @ statistics.covariance(1, "zz")[head] @ writes[head]
+        af += writes[head].T @ statistics.covariance(1, "zf")[head]
     ridge = 0.1 * aa.diagonal().mean() * torch.eye(d)
     torch.testing.assert_close(found, writes @ torch.linalg.solve(aa + ridge, af))
 

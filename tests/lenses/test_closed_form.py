@@ -8,35 +8,45 @@ import torch
 
 from saccade.heads import capture
 from saccade.lenses import closed_form
-from saccade.lenses.batches import CorpusBatches
+from saccade.lenses.batches import kept_positions
 from saccade.lenses.closed_form import constant_lens, solve, word_variance
 from saccade.lenses.held_out import HeldOut
-from saccade.lenses.statistics import POSITION_EVERY, Statistics
+from saccade.lenses.moments import fisher_information
+from saccade.lenses.statistics import Statistics
 
 LAYER, HEAD = 2, 3
+
+
+def metric_of(model, constant):
+    return closed_form.Metric.of(fisher_information(model.unembedding.weight, constant.exp()))
 
 
 @pytest.fixture(scope="module")
 def seen(stories, corpus):
     """What the sums are over, stacked in float64: z of one head, and the final states."""
-    fitted = corpus.windows[~CorpusBatches(stories, corpus, rows=13).held_out_rows()]
-    some = [capture(stories, ids, every=POSITION_EVERY) for ids in fitted.split(13)]
-    z = torch.cat([each.z[LAYER][:, :, HEAD].flatten(0, 1) for each in some])
-    return z.double(), torch.cat([each.final.flatten(0, 1) for each in some]).double()
+    fitted = corpus.windows[~corpus.held_out_windows()]
+    captured = capture(stories, fitted)
+    places = kept_positions(stories, fitted)
+    special = set(stories.tokenizer.all_special_ids)
+    kept = [
+        (row, int(place))
+        for row in range(len(fitted))
+        for place in places[row]
+        if place > 0 and int(fitted[row, place]) not in special
+    ]
+    row, place = torch.tensor(kept).T
+    return captured.z[LAYER][row, place, HEAD].double(), captured.final[row, place].double()
 
 
 @pytest.fixture(scope="module")
 def covariances(gathered):
     """S of z, C of z with f, for the heads of one layer."""
-    mean = gathered.statistics.mean
-    z, f = mean(f"{LAYER}.z"), mean("f")
-    zz = mean(f"{LAYER}.zz") - z[:, :, None] * z[:, None]
-    return zz, mean(f"{LAYER}.zf") - z[:, :, None] * f
+    return tuple(gathered.statistics.covariance(LAYER, name) for name in ("zz", "zf"))
 
 
 @pytest.fixture(scope="module")
 def metric(stories, gathered):
-    return closed_form._metric(stories, constant_lens(gathered.statistics))
+    return metric_of(stories, constant_lens(gathered.statistics))
 
 
 @pytest.fixture(scope="module")
@@ -113,17 +123,14 @@ def test_the_newton_direction_solves_autograds_gradient_and_hessian(
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(zero.shape, generator=generator).double()
     _, second = torch.autograd.functional.hvp(kl, zero, direction)
-    exact = closed_form._metric(stories, constant.float())
+    exact = metric_of(stories, constant.float())
     torch.testing.assert_close(second, zz @ direction @ exact.fisher, atol=1e-5, rtol=1e-3)
     step = torch.linalg.solve(zz, zu) @ torch.linalg.pinv(exact.fisher, hermitian=True)
     _, back = torch.autograd.functional.hvp(kl, zero, step)
     torch.testing.assert_close(back, -gradient, atol=1e-5, rtol=1e-3)
     # And the ingredient is that step, with its ridge and its damping.
-    mean = gathered.statistics.mean
-    sampled = mean(f"{LAYER}.expected.zu")[HEAD] - torch.outer(
-        mean(f"{LAYER}.expected.z")[HEAD], mean("expected.u")
-    )
-    s = mean(f"{LAYER}.zz")[HEAD] - torch.outer(mean(f"{LAYER}.z")[HEAD], mean(f"{LAYER}.z")[HEAD])
+    sampled = gathered.statistics.covariance(LAYER, "zu")[HEAD]
+    s = gathered.statistics.covariance(LAYER, "zz")[HEAD]
     ridge = closed_form.NEWTON_RIDGE * s.diagonal().mean() * torch.eye(len(s))
     expected = torch.linalg.solve(s + ridge, sampled) @ metric.damped
     found = closed_form._ingredients(gathered.statistics, LAYER, metric).maps[2, HEAD]
@@ -170,7 +177,8 @@ def test_a_lens_is_the_mixture_of_its_ingredients(stories, gathered, held_out, m
         layer: closed_form._ingredients(gathered.statistics, layer, metric)
         for layer in gathered.statistics.layers
     }
-    mix = closed_form._calibrate(parts, held_out)[LAYER]
+    shared = closed_form._shared_mix(parts, held_out)
+    mix = closed_form._own_mix(parts[LAYER], LAYER, held_out, *shared)
     terms = closed_form._terms(parts[LAYER], held_out.sample.z[LAYER], held_out.vectors)
     expected = held_out.constant + torch.einsum("hk,khnw->nhw", mix, terms)
     constant = constant_lens(gathered.statistics)
@@ -191,8 +199,9 @@ def test_the_mixture_is_near_the_best_there_is_on_the_held_out_text(parts, held_
 
 
 def test_the_constant_lens_is_the_mean_prediction(stories, corpus, gathered):
-    fitted = corpus.windows[~CorpusBatches(stories, corpus, rows=13).held_out_rows()]
-    mean = stories.hf(fitted, use_cache=False).logits.double().softmax(-1).mean((0, 1))
+    fitted = corpus.windows[~corpus.held_out_windows()]
+    p = stories.hf(fitted, use_cache=False).logits.double().softmax(-1)
+    mean = p[:, 1:].mean((0, 1))  # without the first token, on which attention rests
     constant = constant_lens(gathered.statistics)
     assert float(constant.exp().sum()) == pytest.approx(1.0, abs=1e-5)
     # From a part of the positions, so only nearly: the divergence of the two says how nearly.
@@ -244,6 +253,51 @@ def test_on_the_held_out_text_no_head_is_worse_than_the_mixture_it_starts_from(
         assert (held_out.kl(lenses[layer], layer) <= held_out.kl(mixed, layer) + 1e-6).all()
 
 
+def test_each_head_ends_at_the_best_of_three_points_between_the_mixture_and_matched_moments(
+    stories, gathered, held_out, monkeypatch
+):
+    few = HeldOut.of(stories, held_out.sample[:31], constant_lens(gathered.statistics))
+    found = solve(stories, gathered.statistics, few)
+    monkeypatch.setattr(closed_form, "SHARES", (0.0,))
+    mixed = solve(stories, gathered.statistics, few)
+    monkeypatch.setattr(closed_form, "SHARES", (1.0,))
+    matched = solve(stories, gathered.statistics, few)
+    chosen = []
+    for layer, lens in found.items():
+        start, end = few.logits(mixed[layer], layer), few.logits(matched[layer], layer)
+        points = torch.stack([start, (start + end) / 2, end])
+        best = torch.stack([few.kl_of(each) for each in points]).argmin(0)  # [head]
+        expected = torch.stack([points[p, :, head] for head, p in enumerate(best)], 1)
+        torch.testing.assert_close(few.logits(lens, layer), expected, atol=1e-3, rtol=1e-3)
+        chosen += best.tolist()
+    assert set(chosen) == {0, 1, 2}
+
+
 def test_all_lenses_write_through_the_models_own_unembedding_and_no_copy_of_it(stories, lenses):
     own = stories.unembedding.weight.data_ptr()
     assert {lens.unembed.weight.data_ptr() for lens in lenses.values()} == {own}
+
+
+def test_of_the_ingredients_only_those_for_the_common_mixture_are_held_at_once(
+    stories, gathered, held_out, lenses, monkeypatch
+):
+    """Those of all layers are four times as large as the lenses themselves."""
+    import gc
+    import weakref
+
+    monkeypatch.setattr(closed_form, "SHARED_LAYERS", 2)
+    alive, most = weakref.WeakSet(), []
+    ingredients = closed_form._ingredients
+
+    def watched(*arguments):
+        found = ingredients(*arguments)
+        gc.collect()
+        alive.add(found.maps)
+        most.append(len(alive))
+        return found
+
+    monkeypatch.setattr(closed_form, "_ingredients", watched)
+    solve(stories, gathered.statistics, held_out)
+    shared = len(closed_form._some(gathered.statistics.layers))
+    assert len(most) == len(gathered.statistics.layers) > shared + 1
+    assert max(most) <= shared

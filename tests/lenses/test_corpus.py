@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 import time
 from email.message import Message
@@ -11,16 +12,23 @@ from urllib.error import HTTPError
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from saccade.errors import CorpusError, MissingPackageError, UsageError
+from saccade.heads.encoding import Encoding
 from saccade.lenses import corpus as corpus_module
 from saccade.lenses import documents as documents_module
 from saccade.lenses.corpus import Corpus, read_corpus, shard, split
 
 WINDOW = 7
 WORDS = "The cat sat on the mat — naïve 日本語 😀.\n\nIt   rained,\n    all day\tlong! 1234 (so)\n"
+
+
+def like_a_model(tokenizer, *, max_positions=None, encoding=None):
+    """What of a model the reading of a corpus needs."""
+    encoding = encoding or Encoding.of(tokenizer)
+    return SimpleNamespace(tokenizer=tokenizer, max_positions=max_positions, encoding=encoding)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,7 @@ def model():
     )
     backend.train_from_iterator([WORDS * 3], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
-    return SimpleNamespace(tokenizer=tokenizer, max_positions=64)
+    return like_a_model(tokenizer, max_positions=64)
 
 
 @pytest.fixture
@@ -95,8 +103,8 @@ def test_real_text_read_in_pieces_gives_the_ids_of_the_whole(data_dir, stories):
     source = data_dir / "wikitext-2" / "test.txt.gz"
     text = gzip.decompress(source.read_bytes()).decode()[:400_000]
     corpus = read_corpus(source, stories, max_tokens=100_000)
-    assert ids_of(corpus) == plain_ids(stories, text)[: corpus.n_tokens]
-    assert corpus.n_tokens == 100_000 // 256 * 256
+    assert corpus.windows[:, 1:].flatten().tolist() == plain_ids(stories, text)[: corpus.n_tokens]
+    assert corpus.n_tokens == 100_000 // 255 * 255
 
 
 @pytest.mark.parametrize("text", [WORDS * 5, "plain words only " * 31])
@@ -149,7 +157,8 @@ def test_a_folder_and_a_list_of_files_are_read_in_order(model, tmp_path):
     folder = read_corpus(str(tmp_path), model, window=1)
     assert model.tokenizer.decode(ids_of(folder)) == "the cat<eos>the mat"
     files = read_corpus([tmp_path / "b.txt", tmp_path / "a.jsonl"], model, window=1)
-    assert model.tokenizer.decode(ids_of(files)) == "the mat<eos>the cat"
+    # Each of several sources has windows of its own, so that nothing stands between them.
+    assert model.tokenizer.decode(ids_of(files)) == "the matthe cat"
 
 
 def test_reading_stops_at_the_tokens_asked_for(model, tmp_path, small_pieces):
@@ -185,7 +194,7 @@ def test_a_tokenizer_without_offsets_shares_the_bytes_out(model, tmp_path, small
             return {"input_ids": [[len(word) for word in text.split()] for text in texts]}
 
     text = "one two three four\n" * 37
-    slow = SimpleNamespace(tokenizer=Slow(), max_positions=None)
+    slow = like_a_model(Slow(), encoding=Encoding())
     corpus = read_corpus(write(tmp_path / "a.txt", text), slow, window=4)
     assert ids_of(corpus) == [3, 3, 5, 4] * 37
     assert corpus.n_bytes == len(text)
@@ -194,7 +203,7 @@ def test_a_tokenizer_without_offsets_shares_the_bytes_out(model, tmp_path, small
 def test_a_tokenizer_written_in_python_is_read_with(tmp_path):
     from transformers import ByT5Tokenizer
 
-    slow = SimpleNamespace(tokenizer=ByT5Tokenizer(), max_positions=None)
+    slow = like_a_model(ByT5Tokenizer())
     corpus = read_corpus(write(tmp_path / "a.txt", WORDS), slow, window=1)
     assert corpus.n_tokens == corpus.n_bytes == len(WORDS.encode())
 
@@ -274,6 +283,8 @@ def test_parts_of_a_corpus_made_by_hand_share_its_bytes():
         ("a.jsonl", rows("x", "y") + '{"n": 3}', "line 3 has no text: .* 0 string fields"),
         ("a.jsonl", '{"a": "x", "b": "y"}', "line 1 has no text: .* 2 string fields"),
         ("a.jsonl", '["x"]', "line 1 has no text"),
+        ("a.jsonl", rows("x") + '{"text": ' + "[" * 200_000, "line 2 is no JSON: Recursion"),
+        ("a.jsonl", '{"text": ' + "9" * 6000 + "}", "line 1 is no JSON: ValueError"),
         ("a.csv", "x,y", "unsupported kind of file: .*a.csv"),
         ("a.gz", "x", "unsupported kind of file: .*a.gz"),
     ],
@@ -282,6 +293,13 @@ def test_text_that_cannot_be_read_is_refused(model, tmp_path, name, data, words)
     with pytest.raises(CorpusError, match=words) as caught:
         read_corpus(write(tmp_path / name, data), model, window=WINDOW)
     assert caught.value.hint
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(model, tmp_path):
+    os.mkfifo(tmp_path / "a.txt")
+    for source in (tmp_path / "a.txt", tmp_path):
+        with pytest.raises(CorpusError, match=r"expected a text file, found .*a.txt, which is"):
+            read_corpus(source, model, window=WINDOW)
 
 
 def test_the_byte_is_right_where_a_character_lies_across_two_blocks(model, tmp_path, small_pieces):
@@ -360,7 +378,8 @@ def hub(monkeypatch):
     """A `datasets` package with one dataset; what it was asked for is kept."""
     asked = []
 
-    def load_dataset(name, config, *, split, streaming):
+    def load_dataset(name, config, *, split, streaming, trust_remote_code):
+        assert trust_remote_code is False  # older versions ask on stdin when it is left open
         asked.append((name, config, split, streaming))
         if config == "wrong":
             raise ValueError("BuilderConfig 'wrong' not found.\nAvailable: ['small']")
@@ -429,3 +448,77 @@ def test_a_hub_that_answers_anything_counts_as_reachable(monkeypatch):
 
     monkeypatch.setattr(documents_module, "urlopen", answer)
     documents_module._check_hub("stories")
+
+
+# -- What the tokenizer puts in front of a text. --
+
+
+def with_bos(model) -> SimpleNamespace:
+    """The same tokenizer, which now begins each text with a token of its own."""
+    backend = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str())
+    backend.add_special_tokens(["<bos>"])
+    bos = backend.token_to_id("<bos>")
+    backend.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", bos)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>"
+    )
+    return like_a_model(tokenizer, max_positions=64)
+
+
+def test_every_window_begins_as_the_tokenizer_begins_a_prompt(model, tmp_path):
+    begun = with_bos(model)
+    bos = begun.tokenizer.bos_token_id
+    text = WORDS * 9
+    corpus = read_corpus(write(tmp_path / "a.txt", text), begun, window=WINDOW)
+    assert (corpus.windows[:, 0] == bos).all()
+    assert (corpus.windows[:, 1:] != bos).all()
+    assert corpus.windows[0].tolist() == begun.tokenizer(text).input_ids[:WINDOW]
+    kept = corpus.windows[:, 1:].flatten().tolist()
+    assert kept == plain_ids(model, text)[: len(kept)]
+    assert corpus.n_tokens == len(kept) == len(corpus.windows) * (WINDOW - 1)
+    plain = read_corpus(tmp_path / "a.txt", model, window=WINDOW - 1)
+    assert (plain.n_tokens, plain.n_bytes) == (corpus.n_tokens, corpus.n_bytes)
+
+
+def test_a_window_without_room_for_text_is_refused(model, tmp_path):
+    with pytest.raises(UsageError, match="a window of 1 tokens has no room for text"):
+        read_corpus(write(tmp_path / "a.txt", WORDS), with_bos(model), window=1)
+
+
+def test_several_sources_have_the_windows_and_the_held_out_ends_of_each(model, tmp_path):
+    files = [
+        write(tmp_path / f"{name}.txt", text)
+        for name, text in (("a", WORDS * 41), ("b", ("X" + WORDS) * 53), ("c", "the cat " * 60))
+    ]
+    alone = [read_corpus(file, model, window=WINDOW) for file in files]
+    together = read_corpus(files, model, window=WINDOW)
+    assert torch.equal(together.windows, torch.cat([each.windows for each in alone]))
+    assert torch.equal(
+        together.held_out_windows(), torch.cat([each.held_out_windows() for each in alone])
+    )
+    assert together.n_bytes == sum(each.n_bytes for each in alone)
+    for each in alone:
+        n = len(each.windows)
+        assert int(each.held_out_windows().sum()) == max(1, n // 16)
+        assert each.held_out_windows()[-1] and not each.held_out_windows()[0]
+
+
+def test_the_tokens_asked_for_are_those_of_all_sources_together(model, tmp_path):
+    files = [write(tmp_path / f"{name}.txt", WORDS * 9) for name in "abc"]
+    whole = read_corpus(files[0], model, window=WINDOW)
+    some = read_corpus(files, model, window=WINDOW, max_tokens=whole.n_tokens + 2 * WINDOW + 1)
+    assert some.n_tokens == whole.n_tokens + 2 * WINDOW
+    with pytest.raises(CorpusError, match=r"short.txt is shorter than one window"):
+        read_corpus([files[0], write(tmp_path / "short.txt", "the")], model, window=WINDOW)
+
+
+def test_a_shard_keeps_the_held_out_windows_of_the_whole(model, tmp_path):
+    whole = read_corpus(write(tmp_path / "a.txt", WORDS * 99), model, window=WINDOW)
+    shards = [shard(whole, rank, 2) for rank in range(2)]
+    assert all(each.held_out_windows().any() for each in shards)
+    together = torch.empty_like(whole.held_out_windows())
+    for rank, each in enumerate(shards):
+        together[rank::2] = each.held_out_windows()
+    assert torch.equal(together, whole.held_out_windows())

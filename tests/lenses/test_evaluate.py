@@ -16,7 +16,7 @@ from saccade.heads import capture, wrap_model
 from saccade.lenses.baselines import baseline_lenses, tuned_lenses
 from saccade.lenses.collection import Lenses, Made
 from saccade.lenses.corpus import Corpus
-from saccade.lenses.evaluate import choose_positions, evaluate_lenses
+from saccade.lenses.evaluate import _basis, choose_positions, evaluate_lenses
 from saccade.lenses.head_lens import HeadLens
 from saccade.lenses.sites import held_at
 
@@ -39,6 +39,7 @@ def head_lenses(model, *, size: float = 0.3, seed: int = 0) -> Lenses:
         for parameter in lens.parameters():
             parameter.data.copy_(size * torch.randn(parameter.shape, generator=generator))
     made = Made(
+        prefix=model.prefix,
         model=model.name,
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint="",
@@ -102,7 +103,7 @@ def by_definition(lenses, corpus) -> dict[str, dict[tuple[int, int], float]]:
         said = lens(held_at(model, captured, site[0], lens.site)).unflatten(0, (WINDOWS, LENGTH))
         rows = []
         for window in range(WINDOWS):
-            for position in range(LENGTH - 1):
+            for position in range(1, LENGTH - 1):
                 p = softmax(logits[window, position].tolist())
                 q = softmax(said[window, position, site[1]].tolist())
                 order = sorted(range(VOCAB), key=lambda word, q=q: -q[word])
@@ -134,8 +135,8 @@ def test_the_figures_of_other_kinds_are_too(model, corpus, evaluation):
 def test_the_constant_lens_and_the_model_are_measured_by_the_same_definitions(
     model, lenses, corpus, evaluation
 ):
-    logits = model.hf(corpus.windows, use_cache=False).logits[:, :-1].flatten(0, 1).tolist()
-    following = corpus.windows[:, 1:].flatten().tolist()
+    logits = model.hf(corpus.windows, use_cache=False).logits[:, 1:-1].flatten(0, 1).tolist()
+    following = corpus.windows[:, 2:].flatten().tolist()
     q = softmax(lenses.constant.tolist())
     kls = [kl(softmax(row), q) for row in logits]
     assert evaluation.constant_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
@@ -208,11 +209,12 @@ def test_a_tuned_lens_can_be_compared_with(model, lenses, corpus):
     assert float(tuned.kl[-1]) == pytest.approx(0.0, abs=1e-4)
 
 
-def test_a_large_text_is_sampled_evenly():
+def test_a_large_text_is_sampled_evenly(model):
     windows = torch.arange(101 * 97).view(101, 97)
-    chosen, picked = choose_positions(windows, 211)
+    chosen, picked = choose_positions(model, windows, 211)
     assert int(picked.sum()) == 211
-    assert not picked[:, -1].any()  # its next word is not there
+    assert not picked[:, -1].any()  # its next token is not there
+    assert not picked[:, 0].any()  # attention rests on the first token
     assert picked.any(1).all()
     starts = chosen[:, 0].diff() // 97
     assert int(starts.max()) - int(starts.min()) <= 1
@@ -222,17 +224,17 @@ def test_a_large_text_is_sampled_evenly():
 
 
 def test_a_small_text_is_scored_whole_and_said_so(corpus, evaluation):
-    assert evaluation.n_positions == WINDOWS * (LENGTH - 1)
+    assert evaluation.n_positions == WINDOWS * (LENGTH - 2)
     assert evaluation.n_tokens == corpus.n_tokens
     assert not evaluation.is_fitted_on
 
 
 def test_a_sample_is_scored_as_the_text_of_its_windows(lenses, corpus):
     """With one position a window asked for, the figures are the means over those positions."""
-    n = WINDOWS * (LENGTH - 1)
+    n = WINDOWS * (LENGTH - 2)
     some = evaluate_lenses(lenses, corpus, baselines=(), max_positions=n // 2)
     assert some.n_positions == n // 2
-    chosen, picked = choose_positions(corpus.windows, n // 2)
+    chosen, picked = choose_positions(lenses.model, corpus.windows, n // 2)
     parts = [(window, row.nonzero()[:, 0]) for window, row in zip(chosen, picked, strict=True)]
     with torch.no_grad():
         logits = lenses.model.hf(torch.stack([w for w, _ in parts]), use_cache=False).logits
@@ -245,13 +247,119 @@ def test_a_sample_is_scored_as_the_text_of_its_windows(lenses, corpus):
     assert some.constant_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
 
 
-def test_progress_ends_when_all_is_done(lenses, corpus):
-    steps = []
-    evaluate_lenses(lenses, corpus, progress=lambda _, done, total: steps.append((done, total)))
-    done, totals = zip(*steps, strict=True)
-    assert len(set(totals)) == 1
-    assert list(done) == sorted(set(done))
-    assert done[-1] == totals[0]
+def test_progress_of_every_stage_ends_when_all_is_done(lenses, corpus):
+    steps: dict[str, list[tuple[int, int]]] = {}
+    blocks = 3  # so that there is something left to tell after the first step
+    evaluate_lenses(
+        lenses,
+        corpus,
+        chunk_bytes=WINDOWS * (LENGTH - 1) * 6 * 4 * -(-VOCAB // blocks),
+        progress=lambda stage, *step: steps.setdefault(stage, []).append(step),
+    )
+    assert list(steps) == ["reading", "scoring"]
+    for of_stage in steps.values():
+        done, totals = zip(*of_stage, strict=True)
+        assert len(set(totals)) == 1
+        assert list(done) == sorted(set(done))
+        assert done[-1] == totals[0]
+    assert len(steps["scoring"]) == blocks
+
+
+def test_no_lens_is_asked_for_more_words_than_may_be_held(model, lenses, corpus, monkeypatch):
+    """Nor is the model: positions x heads x vocabulary is too much for a large vocabulary."""
+    n, asked = WINDOWS * (LENGTH - 2), []
+    forward, logits = HeadLens.forward, type(model.unembedding).logits
+
+    def watched(self, held, *, words=None):
+        said = forward(self, held, words=words)
+        asked.append(said.shape[-1])
+        return said
+
+    def watched_logits(self, final, *, words=None):
+        said = logits(self, final, words=words)
+        asked.append(said.shape[-1])
+        return said
+
+    monkeypatch.setattr(HeadLens, "forward", watched)
+    monkeypatch.setattr(type(model.unembedding), "logits", watched_logits)
+    evaluate_lenses(lenses, corpus, baselines=(), chunk_bytes=n * 6 * 4 * 17)
+    assert max(asked) == 17
+    assert sum(asked) == VOCAB * (
+        2 + model.n_layers
+    )  # once for its sums, once for its probabilities
+
+
+@pytest.mark.parametrize(("held_bytes", "at_once"), [(1, 1024), (10**9, 7), (10**5, 1024)])
+def test_neither_groups_of_layers_nor_of_positions_change_the_figures(
+    lenses, corpus, evaluation, monkeypatch, held_bytes, at_once
+):
+    monkeypatch.setattr("saccade.lenses.evaluate.HELD_BYTES", held_bytes)
+    monkeypatch.setattr("saccade.lenses.evaluate.POSITIONS_AT_ONCE", at_once)
+    again = evaluate_lenses(lenses, corpus, baselines=("logit", "logit-head"))
+    for one, other in zip(again.baselines, evaluation.baselines, strict=True):
+        torch.testing.assert_close(one.kl, other.kl, atol=1e-5, rtol=1e-5)
+    for name, values in again.lenses.by_measure().items():
+        expected = evaluation.lenses.by_measure()[name]
+        torch.testing.assert_close(values, expected, atol=1e-5, rtol=1e-5)
+    assert again.constant_kl == pytest.approx(evaluation.constant_kl, rel=1e-6)
+
+
+@torch.no_grad()
+def test_a_large_vocabulary_costs_no_digits():
+    """Judged by float64. In float32, sums over 262,144 words are off by a thousandth of a nat."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    d_vocab = 262_144
+    config = LlamaConfig(
+        vocab_size=d_vocab,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    large = wrap_model(LlamaForCausalLM(config).eval(), None, name="many words")
+    lenses = head_lenses(large, size=0.5)
+    windows = torch.randint(0, d_vocab, (3, 5), generator=torch.Generator().manual_seed(1))
+    found = evaluate_lenses(lenses, corpus_of(windows), baselines=())
+    captured = capture(large, windows)
+    scored = slice(1, -1)  # neither the first token nor the last, whose next one is not there
+    final, z = captured.final[:, scored].flatten(0, 1), captured.z[0][:, scored].flatten(0, 1)
+    log_p = large.unembedding.logits(final).double().log_softmax(-1)
+    log_q = lenses.by_layer[0](z).double().log_softmax(-1)
+    own = (log_p.exp() * log_p).sum(-1).mean()
+    expected = own - torch.einsum("nw,nhw->nh", log_p.exp(), log_q).mean(0)
+    torch.testing.assert_close(found.lenses.kl, expected, atol=5e-6, rtol=0)
+    constant = own - (log_p.exp() @ lenses.constant.double().log_softmax(-1)).mean()
+    assert found.constant_kl == pytest.approx(float(constant), abs=5e-6)
+
+
+def test_states_of_few_dimensions_are_held_by_a_basis_and_others_are_not():
+    generator = torch.Generator().manual_seed(0)
+    n, heads, rank, d = 47, 3, 5, 31
+    within = torch.randn(heads, n, rank, generator=generator)
+    # Directions of very different size, as those of real heads are.
+    across = torch.randn(heads, rank, d, generator=generator) * torch.logspace(0, -4, rank)[:, None]
+    held = (within @ across).transpose(0, 1)
+    basis = _basis(held, rank + 2)
+    assert basis is not None and basis.shape == (heads, rank + 2, d)
+    found = held.transpose(0, 1) @ basis.transpose(1, 2) @ basis
+    torch.testing.assert_close(found.transpose(0, 1), held, atol=1e-5, rtol=0)
+    assert _basis(torch.randn(n, heads, d, generator=generator), rank + 2) is None
+    assert _basis(held[:rank], rank + 2) is None  # nothing would be saved
+
+
+def test_a_lens_that_rules_words_out_has_figures_all_the_same(model, lenses, corpus):
+    """Whole blocks of words without any probability must not give what is no number."""
+    ruled_out = head_lenses(model)
+    for lens in ruled_out.by_layer.values():
+        lens.word_bias.data[:, :40] = torch.finfo(torch.float32).min / 4
+    found = evaluate_lenses(
+        ruled_out, corpus, baselines=(), chunk_bytes=WINDOWS * LENGTH * 6 * 4 * 8
+    )
+    assert torch.isfinite(found.lenses.kl).all() and torch.isfinite(found.lenses.top1).all()
+    assert (found.lenses.kl > 1e30).all()
 
 
 def test_quality_can_be_kept_with_the_lenses(lenses, evaluation):

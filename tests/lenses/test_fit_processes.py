@@ -4,6 +4,7 @@ What is judged is the command itself; it must end in what a fit in one go and on
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,10 +19,13 @@ from saccade.lenses.fit_config import FitConfig
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = FitConfig(tokens=1600, window=31, rows=3, method="polish", steps=3)
-BATCHES = 17
-# The command, with every batch named as it is read, no wait between saves, a stop to kill it at.
+BATCHES = 18  # each window begins with a token that is not of the text
+SECONDS = 300  # on a machine that has much else to do
+# The command, with every batch named as it is read, no wait between saves, and a stop: a batch in
+# which it waits for a file to appear.
 DRIVER = """
 import sys, time
+from pathlib import Path
 from saccade.cli.main import main
 from saccade.lenses import batches, checkpoint
 
@@ -30,7 +34,8 @@ stop, read = int(sys.argv[1]), batches.CorpusBatches.read
 
 def slowly(self, index):
     print("batch", index, file=sys.stderr, flush=True)
-    time.sleep(60 if index == stop else 0)
+    while index == stop and not Path(__file__).with_name("go on").exists():
+        time.sleep(0.01)
     return read(self, index)
 
 batches.CorpusBatches.read = slowly
@@ -72,33 +77,101 @@ def batches_of(lines):
     return [int(line.split()[1]) for line in lines if line.startswith("batch ")]
 
 
+def assert_same(resumed, whole):
+    """To the last bit."""
+    for name, total in whole.statistics.sums.items():
+        assert torch.equal(resumed.statistics.sums[name], total), name
+    for layer, lens in whole.by_layer.items():
+        for name, value in lens.state_dict().items():
+            assert torch.equal(resumed.by_layer[layer].state_dict()[name], value)
+    assert resumed.quality == whole.quality
+
+
+def stopped_at(batch, driver, command, cache, number):
+    """Starts the command and sends it a signal while it waits in a batch; its end and stderr."""
+    with start(driver, batch, command, cache) as process:
+        wait_for(batch, process)
+        process.send_signal(number)
+        driver.with_name("go on").touch()
+        out, err = process.communicate(timeout=SECONDS)
+    assert out == ""
+    return process.returncode, err
+
+
+def wait_for(batch, process):
+    for line in process.stderr:
+        if batches_of([line]) == [batch]:
+            return
+
+
 def test_a_killed_fit_goes_on_and_ends_in_the_same_lenses(stories, command, in_one_go, tmp_path):
     (driver := tmp_path / "driver.py").write_text(DRIVER)
     cache = tmp_path / "cache"
-    with start(driver, 6, command, cache) as process:
-        read = []
-        for line in process.stderr:
-            read += batches_of([line])
-            if read and read[-1] == 6:
-                process.send_signal(signal.SIGKILL)
-                break
-        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert stopped_at(6, driver, command, cache, signal.SIGKILL)[0] == -signal.SIGKILL
     assert not (tmp_path / "lens").exists()
     assert list((cache / "unfinished").iterdir())
     with start(driver, -1, command, cache) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, err
     # Batches 0 to 5 were kept; the one that was being read is read again.
     assert batches_of(err.splitlines()) == list(range(6, BATCHES))
     assert out.splitlines()[0].startswith("40 head lenses for")
     assert not list((cache / "unfinished").iterdir())
-    resumed = load_lenses(tmp_path / "lens", stories)
-    for name, total in in_one_go.statistics.sums.items():
-        assert torch.equal(resumed.statistics.sums[name], total), name
-    for layer, lens in in_one_go.by_layer.items():
-        for name, value in lens.state_dict().items():
-            assert torch.equal(resumed.by_layer[layer].state_dict()[name], value)
-    assert resumed.quality == in_one_go.quality
+    assert_same(load_lenses(tmp_path / "lens", stories), in_one_go)
+
+
+def test_ctrl_c_keeps_what_was_read_and_the_same_command_ends_in_the_same_lenses(
+    stories, command, in_one_go, tmp_path
+):
+    # With the long pause between two checkpoints that users have.
+    pause = "checkpoint.EVERY_SECONDS = checkpoint.PAUSE_OVER_WRITING = 0"
+    (driver := tmp_path / "driver.py").write_text(DRIVER.replace(pause, ""))
+    cache = tmp_path / "cache"
+    code, err = stopped_at(6, driver, command, cache, signal.SIGINT)
+    lines = [line for line in err.splitlines() if line and not line.startswith("batch")]
+    assert (code, lines) == (130, ["the fit is saved; the same command resumes it", "interrupted"])
+    assert not (tmp_path / "lens").exists()
+    with start(driver, -1, command, cache) as process:
+        _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, err
+    # The batch that was being read was read to its end, and none is read twice.
+    assert batches_of(err.splitlines()) == list(range(7, BATCHES))
+    assert not list((cache / "unfinished").iterdir())
+    assert_same(load_lenses(tmp_path / "lens", stories), in_one_go)
+
+
+def test_a_fit_whose_checkpoint_was_damaged_ends_in_the_same_lenses(
+    stories, command, in_one_go, tmp_path
+):
+    (driver := tmp_path / "driver.py").write_text(DRIVER)
+    cache = tmp_path / "cache"
+    assert stopped_at(6, driver, command, cache, signal.SIGKILL)[0] == -signal.SIGKILL
+    (state,) = (cache / "unfinished").rglob("state.safetensors")
+    damaged = bytearray(state.read_bytes())
+    damaged[random.Random(7).randrange(len(damaged) // 2, len(damaged))] ^= 64  # in a sum
+    state.write_bytes(damaged)
+    with start(driver, -1, command, cache) as process:
+        _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, err
+    assert batches_of(err.splitlines()) == list(range(BATCHES))  # it has begun again
+    assert_same(load_lenses(tmp_path / "lens", stories), in_one_go)
+
+
+def test_two_same_fits_at_once_both_end_in_the_same_lenses(stories, command, in_one_go, tmp_path):
+    (driver := tmp_path / "driver.py").write_text(DRIVER)
+    cache = tmp_path / "cache"
+    with start(driver, 6, command, cache) as first:
+        wait_for(6, first)
+        with start(driver, -1, command, cache) as second:
+            _, err = second.communicate(timeout=SECONDS)
+        assert second.returncode == 0, err
+        assert batches_of(err.splitlines()) == list(range(BATCHES))
+        assert_same(load_lenses(tmp_path / "lens", stories), in_one_go)
+        (tmp_path / "go on").touch()
+        _, err = first.communicate(timeout=SECONDS)
+    assert first.returncode == 0, err
+    assert not list((cache / "unfinished").iterdir())
+    assert_same(load_lenses(tmp_path / "lens", stories), in_one_go)
 
 
 def test_two_processes_give_the_lenses_of_one(stories, command, in_one_go, tmp_path):
@@ -109,7 +182,7 @@ def test_two_processes_give_the_lenses_of_one(stories, command, in_one_go, tmp_p
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from saccade.errors import LensError
 from saccade.heads import capture
 from saccade.lenses import checkpoint as checkpoints
 from saccade.lenses import gradient
@@ -47,7 +48,7 @@ def kl(p, logits):
 def loss_by_hand(model, lens, ids, *, over, positions):
     """Position by position and row by row, from the model's own logits."""
     z, p = seen_by_hand(model, ids, LAYER)
-    columns = [ids.shape[1] - 2] if positions == "last" else range(ids.shape[1] - 1)
+    columns = [ids.shape[1] - 2] if positions == "last" else range(1, ids.shape[1] - 1)
     terms = []
     for row in range(len(ids)):
         for column in columns:
@@ -166,3 +167,41 @@ def test_the_published_recipe_lowers_the_kl_of_its_own_start(
     before = judged.kl(DenseHeadLens.start(stories, LAYER), LAYER)
     after = judged.kl(lenses.by_layer[LAYER], LAYER)
     assert (after < before - 0.05).all()
+
+
+# -- A training that goes wrong. --
+
+
+@pytest.mark.parametrize("rate", [100.0, 1e30, float("inf")])
+def test_a_training_that_diverges_is_stopped_in_one_line(stories, told, corpus_of, rate, tmp_path):
+    config = FitConfig(method="train", learning_rate=rate, layers=(LAYER,), steps=9, rows=4)
+    batches = CorpusBatches(stories, corpus_of(told[:48]), rows=4)
+    with pytest.raises(LensError, match="the training diverged") as raised:
+        fit_on(stories, batches, config, processes=Processes(), save_to=tmp_path / "lens")
+    assert "\n" not in str(raised.value) and "smaller --learning-rate" in raised.value.hint
+    assert not (tmp_path / "lens").exists()
+
+
+def test_the_state_with_the_least_held_out_loss_is_kept(stories, told, text, corpus_of):
+    """Five windows are soon known by heart: the last state is not the best on others."""
+    start = HeadLens.start(stories, LAYER)
+    held_out = told[ROWS : ROWS + 2, :23]
+    judge = find_objective("kl")
+    config = GradientConfig(rows=ROWS, steps=64, learning_rate=0.3)
+
+    def loss(lens):
+        return train(  # a step of rate zero says the loss and changes nothing
+            stories,
+            {LAYER: copy.deepcopy(lens)},
+            judge,
+            corpus_of(held_out),
+            config=GradientConfig(rows=2, steps=1, learning_rate=0.0),
+            processes=Processes(),
+        )[0]
+
+    chosen, last = ({LAYER: copy.deepcopy(start)} for _ in range(2))
+    given = {"config": config, "processes": Processes()}
+    train(stories, last, judge, text, **given)
+    train(stories, chosen, judge, text, held_out=held_out, **given)
+    assert loss(chosen[LAYER]) < loss(last[LAYER]) - 1e-3
+    assert loss(chosen[LAYER]) <= loss(start) + 1e-6

@@ -51,8 +51,14 @@ def test_the_estimate_comes_to_the_mean_slope_as_probes_grow(tiny_llama, ids):
     assert errors[1] < 0.45 * errors[0]
 
 
-def test_equal_slopes_are_found_without_error(tiny_llama, monkeypatch):
-    """Where the final state is linear in z everywhere, d_model probes are all it takes."""
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("batch_tokens", [48, 14, 1])
+def test_equal_slopes_are_found_without_error(tiny_llama, monkeypatch, batch_tokens, turns):
+    """Where the final state is linear in z everywhere, d_model probes are all it takes.
+
+    Each probe has its turn once in d_model positions that count, however these are cut into
+    batches. Of three positions two count: not the first.
+    """
     at = tiny_llama.layers[-1]
     for_all = torch.randn(at.n_heads * at.d_head, tiny_llama.d_model)
 
@@ -63,19 +69,12 @@ def test_equal_slopes_are_found_without_error(tiny_llama, monkeypatch):
         return z @ for_all
 
     monkeypatch.setattr("saccade.lenses.jacobian_lens.run_base", linear)
-    ids = torch.zeros(12, FIRST + tiny_llama.d_model // 12, dtype=torch.long)
+    monkeypatch.setattr("saccade.lenses.jacobian_lens.FIRST", 0)
+    monkeypatch.setattr("saccade.lenses.jacobian_lens.BATCH_TOKENS", batch_tokens)
+    ids = torch.zeros(turns * tiny_llama.d_model // 2, 3, dtype=torch.long)
     constant = torch.zeros(tiny_llama.d_vocab)
-    monkeypatch.setattr("saccade.lenses.jacobian_lens._Probes.draw", _only_measured)
     found = fit_jacobian(tiny_llama, ids, constant, layers=[at.index])[at.index]
     torch.testing.assert_close(found.inner.weight.flatten(0, 1), for_all, rtol=1e-4, atol=1e-4)
-
-
-def _only_measured(self, rows, window):
-    # All columns of the orthogonal matrix fall on measured positions.
-    u = torch.zeros(rows, window, len(self.columns))
-    n = rows * (window - FIRST)
-    u[:, FIRST:] = self.columns.T[torch.arange(n) % len(self.columns)].view(rows, -1, u.shape[-1])
-    return u
 
 
 def test_a_head_that_holds_its_mean_says_what_the_constant_lens_says(stories, told):

@@ -96,7 +96,8 @@ def test_every_process_ends_with_the_sums_and_the_text_of_all(
     expected = work(models[0], Processes())
     for found in together(models, world, work):
         for name, total in expected.statistics.sums.items():
-            torch.testing.assert_close(found.statistics.sums[name], total, rtol=1e-12, atol=1e-9)
+            size = 1e-6 * float(total.abs().max()) if "scatter" in name else 1e-9
+            torch.testing.assert_close(found.statistics.sums[name], total, rtol=1e-12, atol=size)
         assert found.ids.keys() == expected.ids.keys()
         assert all(torch.equal(found.ids[index], ids) for index, ids in expected.ids.items())
         assert torch.equal(found.sample.final, expected.sample.final)

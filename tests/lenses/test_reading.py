@@ -45,6 +45,7 @@ def with_lenses(model, make, *, quality=None):
     generator = torch.Generator().manual_seed(5)
     by_layer = {at.index: make(model, at.index, generator) for at in model.layers}
     made = Made(
+        prefix=model.prefix,
         model=model.name,
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint=model.tokenizer_fingerprint,

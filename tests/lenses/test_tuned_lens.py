@@ -111,7 +111,9 @@ def test_shards_merge_into_what_one_pass_gives(model, ids, statistics):
         torch.testing.assert_close(merged.sums[name], total, atol=1e-4, rtol=1e-6)
 
 
-def test_solving_from_batches_is_solving_from_their_statistics(model, ids, statistics):
+def test_solving_from_batches_is_solving_from_their_statistics(model, ids):
+    statistics = ResidualStatistics.empty(model)
+    statistics.add(capture(model, ids, residual=True), model.is_text(ids))
     whole = tuned_from(model, statistics, ridge=0.1)
     batched = solve_tuned(model, ids.split(3), ridge=0.1)
     assert whole.keys() == batched.keys()

@@ -129,6 +129,8 @@ def test_samples_go_on_from_the_prompt_and_follow_the_seed(name, runs):
     assert text.startswith("the cat")
     assert opened.recipe.sample(opened, options) == text
     assert opened.recipe.sample(opened, replace(options, seed=4)) != text
+    assert opened.unknown_words("the cat") == []
+    assert opened.unknown_words("the \u2603 \u2603\n") == ["\u2603"]
     units = 30 if opened.kept["unit"] == "character" else 1
     assert len(opened.recipe.sample(opened, SampleOptions(length=30))) >= units
 

@@ -77,11 +77,11 @@ def test_the_page_has_a_line_for_each_and_its_cells_stay_cells(tiny, tiny_run):
     assert "`saccade train tiny-mirror --set training.epochs=12`" in page
 
 
-def test_an_ensemble_has_a_row_of_its_own(tiny, changed_run):
-    folder = changed_run("all", value=0.95)
-    manifest = RunFolder(folder).manifest
-    RunFolder(folder).begin({**manifest, "runs": ["a", "b", "c"]}, {})
-    row = row_of(folder, {"tiny-mirror": tiny})
+def test_an_ensemble_has_a_row_of_its_own(tiny, changed_run, tmp_path):
+    one, together = RunFolder(changed_run("one", value=0.95)), RunFolder(tmp_path / "together")
+    together.begin({**one.manifest, "runs": ["a", "b", "c"]}, {})
+    together.write_figures(one.figures)
+    row = row_of(together.path, {"tiny-mirror": tiny})
     assert row.recipe == "tiny-mirror x 3" and row.published is None
     assert row.note == "An ensemble of 3 runs."
 

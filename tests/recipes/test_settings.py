@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
 
 from saccade.errors import RecipeError, UsageError
+from saccade.recipes import find_recipe
+from saccade.recipes.finding import all_recipes
 from saccade.recipes.settings import list_settings, read_settings, with_settings
 from saccade.training.config import TrainConfig
 
@@ -103,3 +105,61 @@ def test_settings_of_another_version_are_refused():
     with pytest.raises(RecipeError) as refused:
         read_settings(Settings(), stored)
     assert "sizes.height is not known any more; sizes.width is new" in str(refused.value)
+
+
+def test_values_out_of_range_are_refused_all_in_one_message():
+    words = ["d_slot=0", "n_test=0", "n_slots=-3", "d_hidden=1000000000000", "lengths=5,2"]
+    words += ["tested=", "learning_rate=nan", "minutes=inf", "betas=0.9,2", "seed=" + "9" * 23]
+    with pytest.raises(UsageError) as refused:
+        with_settings(find_recipe("ntm-copy").settings, words)
+    assert str(refused.value) == (
+        "10 problems in --set: d_slot: expected 1 or more, got 0; "
+        "n_test: expected 1 or more, got 0; n_slots: expected 1 or more, got -3; "
+        "d_hidden: expected at most 65536, got 1000000000000; "
+        "lengths: expected the smaller value first, got (5, 2); "
+        "tested: expected at least 1 value, got none; "
+        "learning_rate: expected a finite number, got nan; "
+        "minutes: expected a finite number, got inf; betas: expected less than 1, got 2.0; "
+        f"seed: expected at most 4294967295, got {'9' * 23}"
+    )
+
+
+def numbers_of(kind):
+    """The kinds of number in the type of a setting."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    inside = {number for each in get_args(kind) for number in numbers_of(each)}
+    return inside if get_origin(kind) is tuple else {kind} & {int, float}
+
+
+@pytest.mark.parametrize("recipe", all_recipes().values(), ids=lambda recipe: recipe.name)
+def test_no_number_of_a_recipe_may_be_nan_or_without_bound(recipe):
+    """Whole numbers have a least and a most, so that nothing is built for hours or not at all."""
+    for setting in list_settings(recipe.settings):
+        numbers = numbers_of(setting.kind)
+        wrong = ["nan", "inf", "-inf"] if float in numbers else []
+        wrong += ["-1000000000000000000000000", "1" + "0" * 24] if int in numbers else []
+        for text in wrong:
+            several = ",".join([text] * 2) if get_origin(strip(setting.kind)) is tuple else text
+            with pytest.raises(UsageError, match=f"1 problem in --set: {setting.key}: expected "):
+                with_settings(recipe.settings, [f"{setting.key}={several}"])
+
+
+def strip(kind):
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def test_a_recipe_with_settings_out_of_range_is_refused_when_it_is_made():
+    recipe = find_recipe("ntm-copy")
+    with pytest.raises(
+        UsageError, match="1 problem in MachineSettings: d_slot: expected 1 or more"
+    ):
+        replace(recipe, settings=replace(recipe.settings, d_slot=0))
+
+
+@pytest.mark.parametrize("value", [None, "20", -1, 0, 2.5, True, [], {}, 10**30])
+def test_a_setting_of_a_run_that_was_changed_is_refused(value):
+    recipe = find_recipe("ntm-copy")
+    stored = json.loads(json.dumps(asdict(recipe.settings)))
+    stored["d_slot"] = value
+    with pytest.raises(RecipeError, match="d_slot"):
+        read_settings(recipe.settings, stored)

@@ -215,3 +215,24 @@ def test_the_transformer_recipe_fits_its_time_and_knows_its_steps():
     assert 0 < training.minutes <= recipe.minutes <= 45
     assert training.steps > 0  # its schedule falls to zero at the last
     assert (recipe.at_least, recipe.settings.beam, recipe.settings.target) == (37, 5, "en")
+
+
+@pytest.mark.parametrize("coding", ["bpe", "wordpiece", "words", "mixed", "spelled"])
+def test_words_that_become_unk_are_named(coding):
+    run = echo_run(coding=coding)
+    assert run.unknown_words("Ein Hund läuft.") == []
+    assert run.unknown_words("Ein \u2603 läuft \u2603.") == ["\u2603"]
+    # Only whole words have no other way to be read than by themselves.
+    assert run.unknown_words("Ein Grund.") == (["Grund"] if coding == "words" else [])
+
+
+def test_a_translation_of_unknown_words_says_so(data, tmp_path, capsys):
+    train(data, tmp_path / "run", "coding=words")
+    capsys.readouterr()
+    assert main(["translate", str(tmp_path / "run"), "Ein Zebra schläft.", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["unknown"] == ["Zebra"]
+    assert err == "note: 1 unknown, read as <unk>: 'Zebra'\n"
+    assert main(["trace", str(tmp_path / "run"), "Ein Zebra schläft.", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["unknown"] == ["Zebra"] and "'Zebra'" in err

@@ -89,6 +89,39 @@ def test_a_model_type_counts():
     assert fingerprint_model(model) != before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+        {"rms_norm_eps": 1e-3},
+        {"hidden_act": "gelu"},
+        {"sliding_window": 5},
+    ],
+)
+def test_what_the_config_says_of_the_computation_counts(change):
+    model, other = llama(), llama()
+    for name, value in change.items():
+        setattr(other.config, name, value)
+    assert fingerprint_model(other) != fingerprint_model(model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"_name_or_path": "/elsewhere"},
+        {"transformers_version": "9.9"},
+        {"dtype": "bfloat16"},
+        {"use_cache": False},
+        {"attention_bias": False},  # as the default has it
+    ],
+)
+def test_where_a_model_comes_from_and_how_it_is_loaded_does_not_count(change):
+    model, other = llama(), llama()
+    for name, value in change.items():
+        setattr(other.config, name, value)
+    assert fingerprint_model(other) == fingerprint_model(model)
+
+
 def test_an_offloaded_model_has_the_fingerprint_it_has_on_one_device(tmp_path):
     accelerate = pytest.importorskip("accelerate")
     model = llama(tied=False)

@@ -5,10 +5,10 @@ import pytest
 
 from saccade.errors import TaskError
 from saccade.tasks.coder import Coder
-from saccade.tasks.coders import CharacterCoder, WordCoder, load_coder, save_coder, unknown
+from saccade.tasks.coders import CharacterCoder, WordCoder, load_coder, save_coder
 from saccade.tasks.mixed_words import MixedWords
 from saccade.tasks.subwords import Subwords
-from saccade.tasks.symbols import BOS, EOS, PAD, SYMBOLS, UNK
+from saccade.tasks.symbols import BOS, EOS, PAD, SYMBOLS
 
 TEXTS = ["the cat sat on the mat.", "a cat, a mat and a hat!", "the end (of it)"]
 
@@ -74,8 +74,14 @@ def test_every_id_has_a_label(kind):
 def test_a_word_it_does_not_know_is_shown_as_unknown(kind):
     coder = made(kind)
     assert coder.decode(coder.encode("the Ж mat.")) == "the <unk> mat."
-    assert [coder.encode("the Ж mat.")[k] for k in unknown(coder, "the Ж mat.")] == [UNK]
-    assert unknown(coder, "the cat") == []
+
+
+@each_kind
+def test_what_becomes_unk_is_named_and_nothing_else(kind):
+    coder = made(kind)
+    assert coder.unknown("the Ж mat, Ж.") == ["Ж", "Ж"]
+    assert all(coder.unknown(text) == [] for text in TEXTS)
+    assert [coder.decode(coder.encode(text)) for text in TEXTS] == TEXTS
 
 
 @pytest.mark.parametrize(

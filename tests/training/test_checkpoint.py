@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from saccade.errors import StoreError, TrainingError
+from saccade.store import with_digest, without_digest
 from saccade.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -79,7 +80,8 @@ def test_where_there_is_none_there_is_none(tmp_path):
 
 def test_a_damaged_or_foreign_one_is_refused(saved):
     manifest = json.loads((saved / "manifest.json").read_text())
-    manifest["state"]["mood"] = "good"
+    state = without_digest(manifest["state"], where="")
+    manifest["state"] = with_digest({**state, "mood": "good"})
     (saved / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(TrainingError, match=r"was written by another version of saccade: .*mood"):
         load_checkpoint(saved)

@@ -11,8 +11,8 @@ def test_all_that_is_wrong_is_told_at_once():
         TrainConfig(steps=-1, schedule="warmup-inverse-sqrt", log_steps=0)
     assert str(refused.value) == (
         "3 problems in the training's settings: steps: expected 0 or more, got -1; "
-        "warmup: the schedule warmup-inverse-sqrt needs 1 or more, got 0; "
-        "log_steps: expected 1 or more, got 0"
+        "log_steps: expected 1 or more, got 0; "
+        "warmup: the schedule warmup-inverse-sqrt needs 1 or more, got 0"
     )
 
 
@@ -27,6 +27,12 @@ def test_all_that_is_wrong_is_told_at_once():
         ("schedule", "up", "schedule: expected one of constant, warmup-inverse-sqrt, linear"),
         ("precision", "half", "precision: expected one of float32, bfloat16; got 'half'"),
         ("halve_after", 0, "halve_after: expected 1 or more, got 0"),
+        ("learning_rate", float("nan"), "learning_rate: expected a finite number, got nan"),
+        ("learning_rate", 0.0, "learning_rate: expected more than 0, got 0.0"),
+        ("minutes", float("inf"), "minutes: expected a finite number, got inf"),
+        ("betas", (0.9, 2.0), "betas: expected less than 1, got 2.0"),
+        ("seed", 10**23, "seed: expected at most 4294967295, got 100000000000000000000000"),
+        ("epochs", True, "epochs: expected a whole number, got True"),
     ],
 )
 def test_a_bad_value_is_named(field, value, words):

@@ -1,12 +1,14 @@
 """The log: means over units, nothing that is not a number, and lines that can be cut off."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from saccade.errors import TrainingError
+from saccade.errors import StoreError, TrainingError
 from saccade.processes import Processes
+from saccade.training import RunFolder, train
 from saccade.training.job import LossOut
 from saccade.training.log import Log, Window, read_log
 
@@ -20,8 +22,8 @@ def window(*rows):
 
 
 def test_the_mean_is_over_units_not_over_steps():
-    means, n = window((1.0, 3), (2.0, 5)).means(last_step=2)
-    assert n == 8
+    means, n, losses = window((1.0, 3), (2.0, 5)).means(last_step=2)
+    assert n == 8 and losses == (1.0, 2.0)
     assert means == pytest.approx(
         {"loss": 13 / 8, "gradient_norm": 13 / 8 + 1, "twice": 2 * 13 / 8}
     )
@@ -77,3 +79,22 @@ def test_what_came_after_a_checkpoint_is_cut_off(tmp_path):
     kept = [(line["step"], "validation" in line) for line in read_log(tmp_path / "log.jsonl")]
     assert kept == [(5, False), (5, True), (10, False)]
     Log(tmp_path / "other.jsonl").cut(step=1, validated=1)  # nothing there: nothing to do
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_in_one_line_and_the_run_can_be_resumed(
+    tiny_job, tmp_path, monkeypatch, curve
+):
+    train(tiny_job(epochs=2), tmp_path / "whole")
+    with monkeypatch.context() as full:
+        full.setattr(RunFolder, "log", FULL)
+        full.setattr(Log, "cut", lambda *_, **__: None)  # this device is never read to its end
+        with pytest.raises(StoreError) as refused:
+            train(tiny_job(epochs=2), tmp_path / "run")
+    assert str(refused.value).startswith("could not write /dev/full: no space left on device")
+    assert "free some space" in refused.value.hint
+    train(tiny_job(epochs=2), tmp_path / "run", resume=True)
+    assert curve(tmp_path / "run") == curve(tmp_path / "whole")

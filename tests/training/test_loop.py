@@ -222,6 +222,90 @@ def test_a_nan_names_its_step_and_the_last_good_checkpoint_stays(tiny_job, tmp_p
     assert all(bool(weight.isfinite().all()) for weight in saved.weights.values())
 
 
+def with_losses(job, *factors):
+    """The job with the loss of step k times factor k (the last one for all that follow)."""
+    steps = []
+
+    def loss(model, batch):
+        out = job.loss(model, batch)
+        if not model.training:
+            return out
+        steps.append(1)
+        return out._replace(loss=out.loss * factors[min(len(steps), len(factors)) - 1])
+
+    return replace(job, loss=loss)
+
+
+def test_a_training_that_diverges_stops_and_its_best_weights_stay(tiny_job, tmp_path, curve):
+    """Good for two epochs; then a rate at which every step makes it worse."""
+    job = tiny_job(epochs=30, clip=0.0, optimiser="sgd", learning_rate=0.5)
+
+    def ruin(model, step):
+        if step == 40:
+            with torch.no_grad():
+                model.output.weight.mul_(1e6)
+
+    with pytest.raises(TrainingError, match=r"the training diverges: the loss is .* at step 49, "):
+        train(replace(job, before_step=ruin), tmp_path / "run")
+    scores = {
+        line["step"]: line["validation"]["nll"]
+        for line in curve(tmp_path / "run")
+        if "validation" in line
+    }
+    best = min(scores, key=scores.get)
+    weights, about = RunFolder(tmp_path / "run").read_best()
+    assert about["step"] == best <= 34 and about["scores"]["nll"] == scores[best]
+    assert all(bool(weight.abs().max() < 100) for weight in weights.values())
+    assert RunFolder(tmp_path / "run").figures == {}
+
+
+def test_divergence_says_what_it_was_and_what_is_kept(tiny_job, tmp_path):
+    with pytest.raises(TrainingError, match="diverges") as refused:
+        train(with_losses(tiny_job(), *[1.0] * 20, 1e6), tmp_path / "late")
+    assert str(refused.value).endswith("at the first") and "at step 30, it was " in str(
+        refused.value
+    )
+    assert "a lower learning_rate" in refused.value.hint
+    assert "of step 17 (nll " in refused.value.hint and "late" in refused.value.hint
+    with pytest.raises(TrainingError, match="at step 11, it was ") as refused:
+        train(with_losses(tiny_job(), 1.0, 1e6), tmp_path / "early")
+    assert refused.value.hint.endswith("no weights were worth keeping")
+
+
+def test_a_spike_is_no_divergence(tiny_job, tmp_path, curve):
+    """Nine steps a million times too high, again and again, also where the log begins a line."""
+    spikes = [1.0, *[1e6] * 9, 1.0, 1.0, *[1e6] * 9]
+    train(with_losses(tiny_job(log_steps=4), *spikes, 1.0), tmp_path / "run")
+    assert len([line for line in curve(tmp_path / "run") if "validation" in line]) == 3
+
+
+def test_a_short_training_that_only_got_worse_is_no_result(tiny_job, tmp_path):
+    """Fewer steps than it takes to be sure, but there is nothing good to report."""
+    with pytest.raises(TrainingError, match=r"diverges: .* at step 5, it was ") as said:
+        train(tiny_job(epochs=0, steps=5, learning_rate=1e4), tmp_path / "run")
+    assert "no weights were worth keeping" in said.value.hint
+    assert not (tmp_path / "run" / "best").exists() and not RunFolder(tmp_path / "run").figures
+
+
+def test_divergence_is_noticed_at_the_same_step_after_a_resume(tiny_job, tmp_path):
+    """Interrupted in the middle of what is too high, with a line of the log in between."""
+
+    def ruined(step):
+        def before_step(model, now):
+            if now == 8:
+                with torch.no_grad():
+                    model.output.weight.mul_(1e6)
+            if now == step:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return before_step
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_job(job={"before_step": ruined(12)}), tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"diverges: .* at step 17,"):
+        train(tiny_job(), tmp_path / "run", resume=True)
+
+
 def test_it_stops_when_the_score_no_longer_improves(tiny_job, tmp_path, curve):
     scores = iter([3.0, 2.0, 2.5, 2.1, 2.2, 1.0])
     job = tiny_job(epochs=50, patience=3, job={"validate": lambda _: {"nll": next(scores)}})

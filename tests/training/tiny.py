@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from annotated_types import Ge, Le
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
@@ -32,15 +33,15 @@ class TinySettings:
 
     letters: str = "abcdefg"
     """The alphabet."""
-    length: int = 5
+    length: Annotated[int, Ge(1)] = 5
     """Of the longest word."""
-    d_model: int = 13
+    d_model: Annotated[int, Ge(1)] = 13
     """Width of an embedding."""
-    dropout: float = 0.1
+    dropout: Annotated[float, Ge(0), Le(1)] = 0.1
     """Of what is read."""
-    rows: int = 11
+    rows: Annotated[int, Ge(1)] = 11
     """Words in a batch."""
-    batches: int = 17
+    batches: Annotated[int, Ge(1)] = 17
     """Batches in an epoch."""
     training: TrainConfig = TRAINING
     """How it is trained."""

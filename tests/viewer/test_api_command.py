@@ -62,7 +62,10 @@ def test_every_address_but_loopback_gets_a_token():
         (["--print", "reading", "--no-model", "--ask", '{"text": "a"}'], "without a model"),
         (["--print", "reading", "--no-model", "--ask", '{"txt": "a"}'], "reading: text"),
         (["--print", "reading", "--no-model", "--ask", "[1"], "cannot read the question"),
-        (["--print", "reading", "--no-model", "--ask", "{1"], "the question is not JSON"),
+        (
+            ["--print", "reading", "--no-model", "--ask", "{1"],
+            "the question is damaged: expected JSON",
+        ),
         (["--no-model", "--save", "x.html"], "a saved page is about a prompt"),
     ],
 )

@@ -1,0 +1,81 @@
+"""How a text becomes the token ids that a model reads, for prompts and corpora alike.
+
+Many tokenizers put a token of their own, usually BOS, in front of a text. A model trained with it
+computes something else without it: on windows of WikiText-2 the perplexity of Gemma-3-270M is three
+times as high. So every text that a model runs on, the windows of a corpus included, begins with
+what the tokenizer begins a prompt with, and that is decided here.
+
+Attention rests on the first token of a text and on special tokens (Xiao et al., 2023,
+https://arxiv.org/abs/2309.17453, attention sinks), whose activations are unlike all others.
+`Encoding.is_text` tells which positions are left when these are taken out: only they enter the
+statistics that lenses are fitted on and evaluated with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a tokenizer adds to the tokens of a text.
+
+    >>> Encoding(prefix=(1,), special=frozenset({1, 2})).is_text(torch.tensor([[1, 7, 2, 7]]))
+    tensor([[False,  True, False,  True]])
+    """
+
+    prefix: tuple[int, ...] = ()
+    """The token ids in front of every text; none for models without BOS."""
+    special: frozenset[int] = frozenset()
+    """The ids of all special tokens: BOS, end of text, padding and others of the tokenizer's."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
+        """What a tokenizer adds, found by trying it."""
+        if tokenizer is None:
+            return cls()
+        special = frozenset(int(each) for each in tokenizer.all_special_ids)
+        return cls(prefix=_prefix(tokenizer), special=special)
+
+    @property
+    def n_skipped(self) -> int:
+        """How many positions at the start of every text are no text: the prefix, at least one."""
+        return max(1, len(self.prefix))
+
+    def is_text(self, ids: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
+        """True = an ordinary token of the text, neither special nor the first one."""
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[:, : self.n_skipped] = False
+        return mask & ~torch.isin(ids, self._special.to(ids.device))
+
+    def with_prefix(self, ids: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch longer_pos"]:
+        """Rows of text with the prefix in front of each."""
+        first = torch.tensor(self.prefix, dtype=ids.dtype, device=ids.device)
+        return torch.cat([first.expand(len(ids), -1), ids], dim=1)
+
+    @cached_property
+    def _special(self) -> Tensor:
+        return torch.tensor(sorted(self.special), dtype=torch.long)
+
+
+def _prefix(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids in front of the text's own. What a tokenizer puts behind a text is not wanted."""
+    whole = [int(each) for each in tokenizer("a").input_ids]
+    plain = [int(each) for each in tokenizer("a", add_special_tokens=False).input_ids]
+    starts = range(len(whole) - len(plain) + 1) if plain else ()
+    start = next((at for at in starts if whole[at : at + len(plain)] == plain), 0)
+    return tuple(whole[:start])
+
+
+def text_ids(
+    tokenizer: PreTrainedTokenizerBase, encoding: Encoding, text: str
+) -> Int[Tensor, "1 pos"]:
+    """The ids of one prompt: the prefix, then the text; nothing that would end it."""
+    plain = tokenizer(text, add_special_tokens=False).input_ids
+    return encoding.with_prefix(torch.tensor([plain], dtype=torch.long))

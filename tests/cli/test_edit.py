@@ -1,0 +1,53 @@
+"""`saccade edit`: what cannot be done is refused in a line, before minutes are spent."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+PROMPT = "One day, a girl went to the park with her"
+
+
+@pytest.fixture
+def edit(saccade, stories):
+    def run(*options: object):
+        return saccade("edit", PROMPT, "--model", stories.name, *options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--ablate", "1.2", "--say", 496], 2, "the prompt has 17, and .* has room for 495 more"),
+        (["--ablate", "1.2", "--say", 10**6], 2, "cannot go on with 1000000 tokens"),
+        (["--ablate", "1.2", "--say", 10**23], 2, "expected a number below 2[*][*]63"),
+        (["--ablate", "1.2", "--at", ""], 2, "expected a text, got an empty one"),
+        (["--ablate", f"{10**23}.1"], 2, "no layer 1"),
+        (["--ablate", "1.2", "--at", 10**23], 2, "there is no position"),
+        (["--scale", "1.2=nan"], 2, "the factor is no number"),
+        (["--scale", "1.2=1e300"], 1, "the model overflows on this text"),
+        (["--memory", "dog", "--into", "2", "--strength", "nan"], 2, "expected a finite number"),
+        (["--memory", "dog", "--into", "2", "--strength", "1e300"], 2, "a strength must be a num"),
+    ],
+    ids=lambda value: " ".join(map(str, value))[:40] if isinstance(value, list) else None,
+)
+def test_what_cannot_be_done_is_told_in_a_line(
+    edit, told_in_a_line, monkeypatch, options, code, words
+):
+    def too_soon(*_: object, **__: object) -> None:
+        raise AssertionError("unrelated text was written first")
+
+    if code == 2:
+        monkeypatch.setattr("saccade.investigations.replacement.reference_text", too_soon)
+    found, out, err = edit(*options)
+    assert (found, out) == (code, "")
+    assert re.search(words, told_in_a_line(err))
+
+
+def test_a_prompt_goes_on_to_the_end_of_the_context(edit, stories):
+    code, out, _ = edit("--ablate", "1.2", "--say", 495, "--json")
+    assert code == 0
+    assert stories.encode(PROMPT + json.loads(out)["says"]).shape[1] <= 512
