@@ -9,7 +9,7 @@ Every figure comes from a process of its own: a peak of memory is that of a whol
 plain forward pass over a vocabulary of 262,144 words takes more than all the rest. Times are
 processor seconds of one thread, which other work on the machine does not count in (`--threads 2`
 for seconds by the clock), the least of several repetitions in turn. `--models` names folders or
-models of the hub; one that is not there is said to be missing. About half an hour for the three.
+models of the hub; one that is not there is said to be missing. About an hour for the three.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from saccade.lenses.fit_config import FitConfig
 from saccade.processes import Processes
 
 MODELS = (
-    str(Path(__file__).resolve().parents[1] / "models" / "stories260K"),
+    str(Path(__file__).resolve().parents[2] / "shared" / "models" / "stories260K"),
     DEFAULT_MODEL,
     "google/gemma-3-270m",
 )
@@ -125,7 +125,7 @@ def fit(growth: Growth, model: LanguageModel, text: Corpus) -> tuple[float, floa
 
 def evaluate(growth: Growth, lenses: Lenses, text: Corpus) -> tuple[float, float]:
     """Seconds of an evaluation and of the forward pass over the windows that it reads."""
-    windows, _ = choose_positions(text.windows, growth.positions)
+    windows, _ = choose_positions(lenses.model, text.windows, growth.positions)
     if growth.is_memory:
         plain = 0.0
     else:
@@ -227,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS, help="folders or hub names")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="only these")
-    parser.add_argument("--tokens", type=int, default=16384, help="of the text")
+    parser.add_argument("--tokens", type=int, default=FitConfig().tokens, help="of the text")
     parser.add_argument("--positions", type=int, default=1024, help="that eval scores")
     parser.add_argument("--repeats", type=int, default=2, help="the least of so many counts")
     parser.add_argument("--threads", type=int, default=1, help="0 for all processors")

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -53,6 +54,8 @@ SHARES = (0.0, 0.5, 1.0)
 SHARED_LAYERS = 6
 # How strongly a head is held to what is best for all, in units of the mean curvature.
 LOYALTY = 2.0
+# The terms of all these layers are only kept between steps where they are no larger.
+TERMS_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -198,11 +201,14 @@ def _shared_mix(
     n_kinds = len(next(iter(parts.values())).maps) + 1
     mix = torch.zeros(n_kinds)
     hessian = torch.zeros(n_kinds, n_kinds)
+    n_bytes = n_kinds * n_heads * held_out.teacher.nbytes
+    terms_of = cache(lambda layer: _terms(parts[layer], held_out.sample.z[layer], held_out.vectors))
     for _ in range(SHARED_STEPS):
         gradient, hessian = torch.zeros(n_kinds), torch.zeros(n_kinds, n_kinds)
         for layer, part in parts.items():
-            terms = _terms(part, held_out.sample.z[layer], held_out.vectors)
-            found = _curvature(terms, held_out, mix.expand(len(part.mean), -1))
+            found = _curvature(terms_of(layer), held_out, mix.expand(len(part.mean), -1))
+            if n_bytes > TERMS_BYTES:
+                terms_of.cache_clear()
             gradient += found.gradient.sum(0) / n_heads
             hessian += found.hessian.sum(0) / n_heads
         mix = mix - _newton_step(hessian, gradient)
@@ -230,28 +236,29 @@ def _newton_step(hessian: Tensor, gradient: Tensor) -> Tensor:
 
 def _terms(
     part: Ingredients, z: Float[Tensor, "n head d_head"], vectors: Float[Tensor, "word d_model"]
-) -> Float[Tensor, "kind head n word"]:
+) -> Float[Tensor, "head kind n word"]:
     """What a unit of each ingredient adds to the logits of the words."""
     kinds, heads, d_head, d_model = part.maps.shape
     device = vectors.device
-    by_word = part.maps.to(device).reshape(-1, d_model) @ vectors.T  # [kind head d_head, word]
+    by_word = part.maps.transpose(0, 1).reshape(-1, d_model).to(device) @ vectors.T
     centred = (z.float() - part.mean.to(z.device)).transpose(0, 1).to(device)  # [head, n, d_head]
-    mapped = centred @ by_word.view(kinds, heads, d_head, -1)  # [kind, head, n, word]
     variance = (part.spread.to(device) @ vectors.T).square().sum(1)  # [head, word]
-    bias = (-0.5 * variance)[:, None].expand(-1, len(z), -1)
-    return torch.cat([mapped, bias[None]])
+    terms = vectors.new_empty(heads, kinds + 1, len(z), len(vectors))
+    torch.matmul(centred[:, None], by_word.view(heads, kinds, d_head, -1), out=terms[:, :-1])
+    terms[:, -1] = -0.5 * variance[:, None]
+    return terms
 
 
 def _curvature(terms: Tensor, held_out: HeldOut, mix: Tensor) -> Curvature:
     """Derivatives of KL(model || lens), averaged over positions, in the coefficients."""
     n = terms.shape[2]
-    base = held_out.constant + held_out.words.log_weight
-    logits = base + torch.einsum("hk,khnw->hnw", mix.to(terms.device), terms)
-    lens = logits.softmax(-1)  # [head, n, word]
-    expected = torch.einsum("khnw,hnw->hkn", terms, lens)
-    observed = torch.einsum("khnw,nw->hk", terms, held_out.teacher) / n
-    by_head = terms.transpose(0, 1).flatten(2)  # [head, kind, n word]
-    second = (by_head * lens.flatten(1)[:, None]) @ by_head.transpose(1, 2) / n
+    flat = terms.flatten(2)  # [head, kind, n word]
+    logits = (mix.to(flat)[:, None] @ flat).view(len(terms), *terms.shape[2:])
+    lens = logits.add_(held_out.constant + held_out.words.log_weight).softmax(-1)  # [head, n, word]
+    weighted = terms * lens[:, None]
+    expected = weighted.sum(-1)  # [head, kind, n]
+    observed = flat @ held_out.teacher.flatten() / n
+    second = weighted.flatten(2) @ flat.transpose(1, 2) / n
     between = expected @ expected.transpose(1, 2) / n
     return Curvature((expected.mean(-1) - observed).cpu(), (second - between).cpu())
 

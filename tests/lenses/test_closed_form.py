@@ -141,7 +141,7 @@ def test_gradient_and_hessian_in_the_coefficients_are_autograds(parts, held_out)
     assert (held_out.words.log_weight == 0).all()  # all words: the mass is one everywhere
     terms = closed_form._terms(parts, held_out.sample.z[LAYER], held_out.vectors)
     generator = torch.Generator().manual_seed(2)
-    mix = 0.5 * torch.rand(len(parts.mean), len(terms), generator=generator)
+    mix = 0.5 * torch.rand(len(parts.mean), terms.shape[1], generator=generator)
     found = closed_form._curvature(terms, held_out, mix)
 
     def kl(each):
@@ -149,7 +149,7 @@ def test_gradient_and_hessian_in_the_coefficients_are_autograds(parts, held_out)
         return (logits.logsumexp(-1) - (held_out.teacher.double() * logits).sum(-1)).mean()
 
     for head in range(len(mix)):
-        of_head = terms[:, head].double()
+        of_head = terms[head].double()
         at = mix[head].double()
         gradient = torch.autograd.functional.jacobian(kl, at)
         hessian = torch.autograd.functional.hessian(kl, at)
@@ -180,7 +180,7 @@ def test_a_lens_is_the_mixture_of_its_ingredients(stories, gathered, held_out, m
     shared = closed_form._shared_mix(parts, held_out)
     mix = closed_form._own_mix(parts[LAYER], LAYER, held_out, *shared)
     terms = closed_form._terms(parts[LAYER], held_out.sample.z[LAYER], held_out.vectors)
-    expected = held_out.constant + torch.einsum("hk,khnw->nhw", mix, terms)
+    expected = held_out.constant + torch.einsum("hk,hknw->nhw", mix, terms)
     constant = constant_lens(gathered.statistics)
     lens = closed_form._lens(stories, LAYER, parts[LAYER], mix, constant)
     found = lens(held_out.sample.z[LAYER])
