@@ -5,7 +5,8 @@ rounds in which the two sides take turns, so that a ratio does not depend on the
 
 The *products* of a decoder step are the query's projection, the hidden layer's product with v and
 the read of the values, by torch's own operators and (with backward) torch's own gradients. The
-*step* is the whole of `saccade.attention.Attention`: these, and tanh, mask and softmax besides. A
+*step* is the whole of `saccade.zoo.attention.attend.Attention`: these, and tanh, mask and softmax
+besides. A
 *sentence* is 30 steps, with the projection of the keys, done once, on both sides.
 """
 
@@ -20,8 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saccade.attention import AdditiveScore, Attention, SoftSelect
 from saccade.processor import prepare_for_long_work
+from saccade.zoo.attention.attend import Attention
+from saccade.zoo.attention.scores import AdditiveScore
+from saccade.zoo.attention.select import SoftSelect
 
 STEPS = 30
 STEP_ROUNDS = 1000

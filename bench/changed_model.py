@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from saccade.heads import open_model
-from saccade.investigations.replacement import reference_text
-from saccade.tasks import read_tinyshakespeare
+from saccade.interp.heads.model import open_model
+from saccade.interp.studies.head_rank import reference_text
+from saccade.zoo.tasks.books import read_tinyshakespeare
 
 WINDOW = 256
 N_JUDGED = 32  # windows of each text

@@ -33,15 +33,15 @@ from lens_fit import Sizes, texts
 from torch import Tensor
 
 import saccade
+from saccade.distributed import Processes
 from saccade.errors import SaccadeError
-from saccade.heads import DEFAULT_MODEL, LanguageModel
-from saccade.lenses.batches import Batch, CorpusBatches
-from saccade.lenses.collection import Lenses, load_lenses
-from saccade.lenses.corpus import Corpus
-from saccade.lenses.evaluate import choose_positions, evaluate_lenses
-from saccade.lenses.fit import fit_on
-from saccade.lenses.fit_config import FitConfig
-from saccade.processes import Processes
+from saccade.interp.heads.model import DEFAULT_MODEL, LanguageModel
+from saccade.interp.lenses.batches import Batch, CorpusBatches
+from saccade.interp.lenses.corpus import Corpus
+from saccade.interp.lenses.evaluate import choose_positions, evaluate_lenses
+from saccade.interp.lenses.fit import fit_on
+from saccade.interp.lenses.fit_config import FitConfig
+from saccade.interp.lenses.lens_set import Lenses, load_lenses
 
 MODELS = (
     str(Path(__file__).resolve().parents[2] / "shared" / "models" / "stories260K"),

@@ -24,18 +24,20 @@ from lens_shares import Judge, mean, one_head, train_until_no_better
 from torch import Tensor
 
 import saccade
-from saccade.heads import LanguageModel, capture
-from saccade.lenses.batches import Batch, CorpusBatches
-from saccade.lenses.collection import Lenses, load_lenses
-from saccade.lenses.corpus import Corpus, read_corpus, split
-from saccade.lenses.fit import fit_on
-from saccade.lenses.fit_config import FitConfig
-from saccade.lenses.head_lens import HeadLens
-from saccade.lenses.held_out import HeldOut
-from saccade.lenses.polish import PolishConfig, polish
-from saccade.lenses.self_text import sample_batches
-from saccade.processes import Processes
-from saccade.store import data_dir, load_tensors, save_tensors
+from saccade.distributed import Processes
+from saccade.interp.heads.capture import capture
+from saccade.interp.heads.model import LanguageModel
+from saccade.interp.lenses.batches import Batch, CorpusBatches
+from saccade.interp.lenses.corpus import Corpus, read_corpus, split
+from saccade.interp.lenses.fit import fit_on
+from saccade.interp.lenses.fit_config import FitConfig
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.held_out import HeldOut
+from saccade.interp.lenses.lens_set import Lenses, load_lenses
+from saccade.interp.lenses.polish import PolishConfig, polish
+from saccade.interp.lenses.self_text import sample_batches
+from saccade.store.paths import data_dir
+from saccade.store.tensors import load_tensors, save_tensors
 
 HERE = Path(__file__).resolve().parent
 

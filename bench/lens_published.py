@@ -8,12 +8,11 @@ import time
 from lens_shares import Judge
 from torch import Tensor
 
-from saccade.heads import LanguageModel
-from saccade.lenses.corpus import Corpus
-from saccade.lenses.gradient import GradientConfig, train
-from saccade.lenses.head_lens import DenseHeadLens
-from saccade.lenses.objectives import find_objective
-from saccade.processes import Processes
+from saccade.distributed import Processes
+from saccade.interp.heads.model import LanguageModel
+from saccade.interp.lenses.corpus import Corpus
+from saccade.interp.lenses.gradient import GradientConfig, find_objective, train
+from saccade.interp.lenses.head_lens import DenseHeadLens
 
 
 def published(

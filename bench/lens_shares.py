@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saccade.heads import LanguageModel, capture
-from saccade.lenses.collection import Lenses
-from saccade.lenses.corpus import Corpus
-from saccade.lenses.head_lens import HeadLens
-from saccade.lenses.lens import Lens
-from saccade.lenses.polish import LayerState, PolishConfig, gradient_of, teacher_of
-from saccade.lenses.statistics import Statistics
-from saccade.processes import Processes
+from saccade.distributed import Processes
+from saccade.interp.heads.capture import capture
+from saccade.interp.heads.model import LanguageModel
+from saccade.interp.lenses.corpus import Corpus
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.lens import Lens
+from saccade.interp.lenses.lens_set import Lenses
+from saccade.interp.lenses.polish import LayerState, PolishConfig, gradient_of, teacher_of
+from saccade.interp.lenses.statistics import Statistics
 
 
 @dataclass

@@ -24,11 +24,10 @@ from memory_ntm import ntm_over_loop
 from torch import nn
 
 from saccade.processor import prepare_for_long_work
-from saccade.recipes import find_recipe
-from saccade.recipes.answering import answer_loss
-from saccade.tasks import Stories, StoryBatch, read_babi
-from saccade.tasks.stories import story_vocabulary
-from saccade.training.optimisers import make_optimiser
+from saccade.zoo.recipes.answering import answer_loss
+from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.tasks.babi import Stories, StoryBatch, read_babi, story_vocabulary
+from saccade.zoo.training.optim import make_optimiser
 
 
 class MemN2NSides:

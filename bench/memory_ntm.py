@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from saccade.processor import prepare_for_long_work
-from saccade.recipes import find_recipe
-from saccade.recipes.taping import bit_batch, bit_loss, machine_model
-from saccade.tasks.bit_sequences import BitBatch
-from saccade.training.optimisers import make_optimiser
+from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes.taping import bit_batch, bit_loss, machine_model
+from saccade.zoo.tasks.memory_tasks import BitBatch
+from saccade.zoo.training.optim import make_optimiser
 
 LENGTH, ROUNDS = 10, 3
 

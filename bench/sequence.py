@@ -37,18 +37,20 @@ from joeynmt_venv import joeynmt_python
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from saccade.decoding import beam
-from saccade.models.bahdanau import BahdanauTranslator
-from saccade.models.transformer import Transformer
-from saccade.objectives import token_loss
 from saccade.processor import prepare_for_long_work
-from saccade.recipes.bahdanau_multi30k import BahdanauSettings
-from saccade.recipes.coders import Coders
-from saccade.recipes.transformer_multi30k import TransformerSettings
-from saccade.recipes.translating import token_loss_out
-from saccade.store import save_tensors
-from saccade.tasks import EOS, Padded, PairBatch, Pairs, read_multi30k
-from saccade.training.optimisers import make_optimiser
+from saccade.store.tensors import save_tensors
+from saccade.zoo.decoding.beam import beam
+from saccade.zoo.models.bahdanau import BahdanauTranslator
+from saccade.zoo.models.transformer import Transformer
+from saccade.zoo.objectives.likelihood import token_loss
+from saccade.zoo.recipes.bahdanau_multi30k import BahdanauSettings
+from saccade.zoo.recipes.coders import Coders
+from saccade.zoo.recipes.transformer_multi30k import TransformerSettings
+from saccade.zoo.recipes.translating import token_loss_out
+from saccade.zoo.tasks.multi30k import read_multi30k
+from saccade.zoo.tasks.pairs import PairBatch, Pairs
+from saccade.zoo.tasks.vocabulary import EOS, Padded
+from saccade.zoo.training.optim import make_optimiser
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = TransformerSettings()
@@ -121,7 +123,7 @@ class Ours:
         }
 
     def train(self, system: str, batch: int) -> dict[str, Any]:
-        """One step, as in `saccade.training.loop`."""
+        """One step, as in `saccade.zoo.training.loop`."""
         model, optimiser = self.models[system].train(), self.optimisers[system]
         start = time.perf_counter()
         out = token_loss_out(model, self.given.batches[batch], smoothing=SETTINGS.smoothing)

@@ -2,7 +2,7 @@
 
     python bench/two_hops.py [--model NAME] [--layers 9,12] [--lens FOLDER] [--corpus FILE]
 
-The questions are those of saccade/investigations/data/two_hops.json whose single hops the model
+The questions are those of saccade/interp/studies/data/two_hops.json whose single hops the model
 knows. What is injected where is chosen on each half of them, by bridge, and judged on the other.
 """
 
@@ -13,12 +13,11 @@ import json
 import time
 
 from saccade.cli.progress import showing_progress
-from saccade.heads import DEFAULT_MODEL, open_model
-from saccade.investigations.hop_search import measure_two_hops
-from saccade.investigations.multi_hop import known_two_hops, two_hops
-from saccade.investigations.replacement import reference_text
-from saccade.investigations.unrelated_text import MOST_COST, UnrelatedText
-from saccade.lenses.collection import load_lenses
+from saccade.interp.heads.model import DEFAULT_MODEL, open_model
+from saccade.interp.lenses.lens_set import load_lenses
+from saccade.interp.studies.edit.search import MOST_COST, UnrelatedText
+from saccade.interp.studies.edit.two_hop import known_two_hops, measure_two_hops, two_hops
+from saccade.interp.studies.head_rank import reference_text
 
 
 def main() -> None:

@@ -19,10 +19,9 @@ import httpx
 import uvicorn
 
 from saccade.viewer.app import make_app
-from saccade.viewer.config import ViewConfig
-from saccade.viewer.desk import Desk
-from saccade.viewer.gate import Address
-from saccade.viewer.opening import Opened, open_model_and_lenses
+from saccade.viewer.security import Address
+from saccade.viewer.session import Desk
+from saccade.viewer.worker import Opened, ViewConfig, open_model_and_lenses
 
 # Twenty tokens of the default model, but for the last word, which makes each text a new one.
 TEXT = (

@@ -26,14 +26,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
-from saccade.models.ram import Ram
 from saccade.processor import prepare_for_long_work
-from saccade.recipes import find_recipe
-from saccade.recipes.glimpsing import ram_loss, ram_model
-from saccade.sensors import Retina
-from saccade.sensors.retina import sum_images
-from saccade.tasks import ImageBatch
-from saccade.training.optimisers import make_optimiser
+from saccade.zoo.models.ram import Ram
+from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes.glimpsing import ram_loss, ram_model
+from saccade.zoo.sensors.retina import Retina, sum_images
+from saccade.zoo.tasks.mnist import ImageBatch
+from saccade.zoo.training.optim import make_optimiser
 
 BATCH, SIZE, PATCH, SCALES, GLIMPSES = 256, 60, 12, 3, 8
 RECIPES = ("ram-mnist", "ram-cluttered60", "ram-cluttered100")

@@ -45,8 +45,8 @@ def chance_lenses(stories):
     """Makes lenses of the little model that say something, if nothing true."""
     import torch
 
-    from saccade.lenses.collection import Lenses, Made
-    from saccade.lenses.head_lens import HeadLens
+    from saccade.interp.lenses.head_lens import HeadLens
+    from saccade.interp.lenses.lens_set import Lenses, Made
 
     def make(*, seed: int = 0, size: float = 0.3) -> Lenses:
         chance = torch.Generator().manual_seed(seed)

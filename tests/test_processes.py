@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from saccade.processes import Processes, joined, noticing_interrupts
+from saccade.distributed import Processes, joined, noticing_interrupts
 
 
 def test_one_process_alone_needs_nobody():

@@ -1,6 +1,6 @@
 """Mutation testing: change one place of a module at a time and see whether its tests notice.
 
-    python tools/mutation.py saccade/heads/checks.py
+    python tools/mutation.py saccade/interp/heads/checks.py
     python tools/mutation.py saccade/heads --folder --sample 40 --results /tmp/heads.jsonl
     python tools/mutation.py saccade/heads --folder --results /tmp/heads.jsonl --survivors
 
@@ -488,7 +488,9 @@ def modules_in(root: Path, names: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a round over the modules of the command line and print what survived."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("modules", nargs="+", help="files or folders, e.g. saccade/heads/checks.py")
+    parser.add_argument(
+        "modules", nargs="+", help="files or folders, e.g. saccade/interp/heads/checks.py"
+    )
     parser.add_argument("--tests", nargs="+", help="test files instead of the module's own")
     parser.add_argument("--folder", action="store_true", help="the other tests of its folder too")
     parser.add_argument("-k", default="", help="as for pytest, e.g. 'not slow'")

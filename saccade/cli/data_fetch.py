@@ -20,7 +20,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Download a data set into the cache, where every recipe finds it."""
-    from saccade.tasks.fetch import fetch_data, known_data_set
+    from saccade.zoo.tasks.datasets import fetch_data, known_data_set
 
     licence = known_data_set(name).licence
     typer.echo(f"{name} may be used under: {licence}", err=True)

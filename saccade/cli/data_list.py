@@ -21,7 +21,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the data sets: what each is, its size and licence, and where it was found."""
-    from saccade.tasks.fetch import list_data
+    from saccade.zoo.tasks.datasets import list_data
 
     listed = list_data(data)
     if as_json:

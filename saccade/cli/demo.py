@@ -43,10 +43,11 @@ def run(
 
     from rich.console import Console
 
-    from saccade.heads import open_model
-    from saccade.lenses import FitConfig, fit_lenses, load_lenses
-    from saccade.lenses.places import default_lens_path
-    from saccade.lenses.reading_table import reading_table
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.fit import fit_lenses
+    from saccade.interp.lenses.fit_config import FitConfig
+    from saccade.interp.lenses.lens_set import default_lens_path, load_lenses
+    from saccade.interp.lenses.reading_table import reading_table
 
     model = open_model()
     model.encode(prompt)  # one that cannot be read is refused before minutes are spent on fitting

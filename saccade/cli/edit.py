@@ -16,11 +16,10 @@ from saccade.cli.places import read_head, read_place, read_positions, read_scale
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.heads import LanguageModel
-    from saccade.investigations.asked_change import AskedChange
-    from saccade.investigations.edit_file import Edit
-    from saccade.investigations.edit_search import FoundEdit, SearchSpace
-    from saccade.investigations.unrelated_text import UnrelatedText
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.studies.edit.asked_edit import AskedChange
+    from saccade.interp.studies.edit.edit_file import Edit
+    from saccade.interp.studies.edit.search import FoundEdit, SearchSpace, UnrelatedText
 
 EXAMPLES = """
 saccade edit "The capital of the country of Big Ben is" --memory England --for London --out my-edit
@@ -114,11 +113,11 @@ def run(
     scaled = [read_scaled(each) for each in scale or []]
 
     from saccade.cli.edit_report import facts_of, lines_of
-    from saccade.heads import open_model
-    from saccade.investigations.asked_change import AskedChange
-    from saccade.investigations.edit_file import load_edit
-    from saccade.investigations.edit_search import SearchSpace
-    from saccade.investigations.going_on import check_room
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.studies.edit.asked_edit import AskedChange
+    from saccade.interp.studies.edit.edit_file import load_edit
+    from saccade.interp.studies.edit.search import SearchSpace
+    from saccade.interp.studies.prompts import check_room
 
     space = SearchSpace(
         form=form,
@@ -189,7 +188,7 @@ def _check(
 
 
 def _target(model: LanguageModel, word: str | None, prompt: str) -> int | None:
-    from saccade.investigations.target import first_token, several_tokens
+    from saccade.interp.studies.head_rank import first_token, several_tokens
 
     if word is None:
         return None
@@ -208,9 +207,8 @@ def _search(
     lens: str | None,
     corpus: str | None,
 ) -> FoundEdit:
-    from saccade.investigations.edit_search import search_edit
-    from saccade.investigations.unrelated_text import MOST_COST
-    from saccade.lenses.collection import load_lenses
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.edit.search import MOST_COST, search_edit
 
     needs_lenses = space.places is None or space.form == "lens"
     lenses = load_lenses(lens, model) if needs_lenses else None
@@ -233,8 +231,8 @@ def _search(
 def _made(
     model: LanguageModel, prompt: str, asked: Sequence[AskedChange], corpus: str | None
 ) -> tuple[Edit, float]:
-    from saccade.investigations.asked_change import Elsewhere, make_change
-    from saccade.investigations.edit_file import edit_of
+    from saccade.interp.studies.edit.asked_edit import Elsewhere, make_change
+    from saccade.interp.studies.edit.edit_file import edit_of
 
     @cache
     def unrelated() -> UnrelatedText:  # it takes a while to write: misuse is told before
@@ -248,8 +246,8 @@ def _made(
 def _unrelated(
     model: LanguageModel, corpus: str | None, positions: Sequence[int] | None
 ) -> UnrelatedText:
-    from saccade.investigations.replacement import reference_text
-    from saccade.investigations.unrelated_text import UnrelatedText
+    from saccade.interp.studies.edit.search import UnrelatedText
+    from saccade.interp.studies.head_rank import reference_text
 
     reach = -min(positions or [-1])
     window = max(48, 2 * reach)  # so that as much is judged as comes before

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from saccade.heads import LanguageModel
-    from saccade.investigations.edit_file import Edit
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.studies.edit.edit_file import Edit
 
 TOP = 5  # words of a prediction
 
@@ -22,8 +22,8 @@ def facts_of(
     Args:
         word: whose probability is told; without it, the word that is likeliest before.
     """
-    from saccade.investigations.edit_file import describe
-    from saccade.investigations.going_on import go_on
+    from saccade.interp.studies.edit.edit_file import describe
+    from saccade.interp.studies.prompts import go_on
 
     plain = _chances(model, prompt)
     says = go_on(model, prompt, say)
@@ -47,7 +47,7 @@ def facts_of(
 
 def lines_of(facts: dict[str, Any]) -> str:
     """The same for people."""
-    from saccade.lenses.reading_table import dotted
+    from saccade.interp.lenses.reading_table import dotted
 
     done = ", ".join(facts["changes"])
     times = facts["after"] / max(facts["before"], 1e-30)
@@ -68,7 +68,7 @@ def lines_of(facts: dict[str, Any]) -> str:
 
 
 def _chances(model: LanguageModel, prompt: str) -> Float[Tensor, " d_vocab"]:
-    from saccade.heads import capture
+    from saccade.interp.heads.capture import capture
 
     final = capture(model, model.encode(prompt), layers=[]).final[0, -1]
     return model.unembedding.logits(final).float().softmax(-1)

@@ -40,9 +40,9 @@ def run(
     load_plugin(plugin)
 
     from saccade.errors import UsageError
-    from saccade.recipes import evaluate_run, open_run
-    from saccade.recipes.running import write_ensemble
-    from saccade.training import RunFolder
+    from saccade.zoo.recipes.opened import open_run
+    from saccade.zoo.recipes.running import evaluate_run, write_ensemble
+    from saccade.zoo.training.run_folder import RunFolder
 
     if out is not None and len(runs) == 1:
         raise UsageError(

@@ -13,8 +13,8 @@ from saccade.cli.text_input import MOST_BYTES, read_text
 from saccade.store.schema import Seed
 
 if TYPE_CHECKING:
-    from saccade.investigations.bias_report import Bias
-    from saccade.investigations.bias_suites import Suite
+    from saccade.interp.studies.bias.bias_words import Suite
+    from saccade.interp.studies.bias.report import Bias
 
 EXAMPLES = """
 saccade find-bias --suite occupations --png bias.png
@@ -75,8 +75,7 @@ def run(
     """
     refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
 
-    from saccade.investigations.bias_suites import find_suite, split_pairs
-    from saccade.investigations.bias_words import find_words
+    from saccade.interp.studies.bias.bias_words import find_suite, find_words, split_pairs
 
     asked = find_suite(suite)
     named = find_words(words) if words is not None else list(asked.words)
@@ -84,9 +83,9 @@ def run(
     given = None if prompts is None else read_text(prompts, what="prompts", most=MOST_BYTES)
     pairs = split_pairs(asked.prompts if given is None else given.splitlines())
 
-    from saccade.heads import open_model
-    from saccade.investigations.bias import BiasConfig, find_bias
-    from saccade.lenses.collection import load_lenses
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.bias.measure import BiasConfig, find_bias
 
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     config = BiasConfig(ablate=ablate, by=by, draws=draws, seed=seed)
@@ -106,7 +105,7 @@ def run(
 
 def _against(against: str | None, words: str | None, suite: Suite) -> list[str]:
     """Other words than the suite's have nothing against them unless it is given."""
-    from saccade.investigations.bias_words import find_words
+    from saccade.interp.studies.bias.bias_words import find_words
 
     if against == "none" or (against is None and words is not None):
         return []
@@ -114,8 +113,8 @@ def _against(against: str | None, words: str | None, suite: Suite) -> list[str]:
 
 
 def _write(found: Bias, png: Path | None, out: Path | None) -> None:
-    from saccade.lenses.heat_map import save_heat_map
-    from saccade.store import atomic_file
+    from saccade.interp.lenses.evaluation import save_heat_map
+    from saccade.store.atomic import atomic_file
 
     if png is not None:
         title = f"{found.model}\n{found.title}"

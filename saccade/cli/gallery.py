@@ -38,7 +38,7 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.recipes.gallery import has_pictures, write_gallery
+    from saccade.zoo.recipes.gallery import has_pictures, write_gallery
 
     folders = runs or [path for path in finished_runs() if has_pictures(path)]
     if not folders:

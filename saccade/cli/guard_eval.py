@@ -39,17 +39,17 @@ def run(
     attacks of other templates, one that was trained on what the guard is fitted on, and the length
     of the prompt, which is matched and tells nothing.
     """
-    from saccade.heads import open_model
-    from saccade.investigations.guard_eval import evaluate_guard
-    from saccade.investigations.guard_file import load_guard
-    from saccade.lenses.collection import load_lenses
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.guard.guard_eval import evaluate_guard
+    from saccade.interp.studies.guard.guard_file import load_guard
 
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     loaded = load_guard(guard, lenses)
     with showing_progress(is_quiet=as_json) as progress:
         found = evaluate_guard(loaded, n=n, seed=seed, progress=progress)
     if out is not None:
-        from saccade.store import atomic_file
+        from saccade.store.atomic import atomic_file
 
         with atomic_file(out) as temporary:
             temporary.write_text(found.to_json() + "\n", encoding="utf-8")

@@ -55,12 +55,11 @@ def run(
     """
     refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
 
-    from saccade.heads import open_model
-    from saccade.investigations.guard_file import default_guard_path
-    from saccade.investigations.guard_fit import GuardConfig, fit_guard
-    from saccade.investigations.guard_prompts import ordinary_prompts
-    from saccade.investigations.guard_stream import prompts_of
-    from saccade.lenses.collection import load_lenses
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.guard.guard_file import default_guard_path
+    from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
+    from saccade.interp.studies.guard.guard_prompts import ordinary_prompts, prompts_of
 
     if prompts is None:
         texts = [each.text for each in ordinary_prompts("fit", n)]

@@ -48,10 +48,10 @@ def run(
     if not prompt.strip():
         raise UsageError(f"the prompt is empty: {prompt!r}", hint="give at least one word")
 
-    from saccade.heads import open_model
-    from saccade.investigations.guard_file import load_guard
-    from saccade.investigations.guard_stream import in_portions, prompts_of
-    from saccade.lenses.collection import load_lenses
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.guard.guard_file import load_guard
+    from saccade.interp.studies.guard.guard_prompts import in_portions, prompts_of
 
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     loaded = load_guard(guard, lenses)

@@ -14,9 +14,8 @@ from saccade.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from saccade.heads import LanguageModel
-    from saccade.investigations.head_rank import RankedHead, Ranking
-    from saccade.investigations.replacement import Replacement
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.studies.head_rank import RankedHead, Ranking, Replacement
 
 EXAMPLES = """
 saccade heads rank "The Eiffel Tower is located in the city of" --for Paris --against London
@@ -71,10 +70,13 @@ def run(
         if not each.strip():
             raise UsageError(f"the text is empty: {each!r}", hint="give at least one word")
 
-    from saccade.heads import open_model
-    from saccade.investigations.head_rank import rank_heads
-    from saccade.investigations.self_repair import self_repair
-    from saccade.investigations.target import find_target, several_tokens
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.studies.head_rank import (
+        find_target,
+        rank_heads,
+        self_repair,
+        several_tokens,
+    )
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     target = find_target(opened, text, word, against)
@@ -98,7 +100,7 @@ def run(
 def _replacement(
     model: LanguageModel, text: str, ablate: str, *, other: str | None, corpus: str | None
 ) -> Replacement:
-    from saccade.investigations.replacement import Replacement, reference_text
+    from saccade.interp.studies.head_rank import Replacement, reference_text
 
     length = model.encode(text).shape[1]
     if other is not None:
@@ -112,7 +114,7 @@ def _replacement(
 
 
 def _draw(ranking: Ranking, png: Path) -> None:
-    from saccade.lenses.heat_map import save_heat_map
+    from saccade.interp.lenses.evaluation import save_heat_map
 
     title = f"What is lost of {ranking.word!r} without each head\n{ranking.model}"
     save_heat_map(png, ranking.by_layer(), title=title, label="fall of the logit")
@@ -122,7 +124,7 @@ def _draw(ranking: Ranking, png: Path) -> None:
 def _show(ranking: Ranking, n_heads: int) -> None:
     from rich.console import Console
 
-    from saccade.lenses.reading_table import dotted
+    from saccade.interp.lenses.reading_table import dotted
 
     console = Console(highlight=False)
     against = "the mean of all words" if ranking.against is None else dotted(ranking.against)

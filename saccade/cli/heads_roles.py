@@ -11,7 +11,7 @@ from saccade.cli.options import ModelName, TrustRemoteCode
 from saccade.store.schema import Seed
 
 if TYPE_CHECKING:
-    from saccade.investigations.head_roles import Roles
+    from saccade.interp.studies.roles import Roles
 
 EXAMPLES = """
 saccade heads roles --png roles.png
@@ -43,15 +43,15 @@ def run(
     of their attention that does so. Name movers add the name said once, in logits, times how much
     they look at it. Copy: how often a head has a token among its first five words that it looks at.
     """
-    from saccade.heads import open_model
-    from saccade.investigations.head_roles import ROLES, checked_roles, find_roles
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.studies.roles import ROLES, checked_roles, find_roles
 
     asked = checked_roles(role) if role else ROLES
     found = find_roles(
         open_model(model, trust_remote_code=trust_remote_code), roles=asked, seed=seed
     )
     if png is not None:
-        from saccade.lenses.heat_map import save_heat_maps
+        from saccade.interp.lenses.evaluation import save_heat_maps
 
         save_heat_maps(png, found.scores, title=f"Roles of the heads of {found.model}")
         typer.echo(f"wrote {png}", err=True)

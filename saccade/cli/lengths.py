@@ -12,7 +12,7 @@ import typer
 from saccade.cli.plugins import load_plugin
 
 if TYPE_CHECKING:
-    from saccade.metrics.by_length import LengthBucket
+    from saccade.zoo.metrics.sequence_metrics import LengthBucket
 
 EXAMPLES = """
 saccade lengths runs/seq2seq-multi30k runs/bahdanau-multi30k --png by-length.png
@@ -39,8 +39,8 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.metrics import save_bleu_by_length
-    from saccade.recipes.by_length import length_curves
+    from saccade.zoo.metrics.sequence_metrics import save_bleu_by_length
+    from saccade.zoo.recipes.by_length import length_curves
 
     curves = length_curves(runs, data)
     if png is not None:

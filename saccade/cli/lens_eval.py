@@ -13,8 +13,8 @@ from saccade.cli.progress import showing_progress
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.lenses.collection import Lenses
-    from saccade.lenses.evaluation import Evaluation
+    from saccade.interp.lenses.evaluation import Evaluation
+    from saccade.interp.lenses.lens_set import Lenses
 
 EXAMPLES = """
 saccade lens eval --corpus wiki-test.txt --png gain.png
@@ -82,14 +82,13 @@ def run(
         )
     load_plugin(plugin)
 
-    from saccade.heads import open_model
-    from saccade.lenses.baselines import baseline_lenses, default_kinds, tuned_lenses
-    from saccade.lenses.collection import load_lenses
-    from saccade.lenses.corpus import read_corpus
-    from saccade.lenses.evaluate import evaluate_lenses
-    from saccade.lenses.fit import SELF
-    from saccade.lenses.places import find_lenses
-    from saccade.lenses.self_text import write_corpus
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.corpus import read_corpus
+    from saccade.interp.lenses.evaluate import evaluate_lenses
+    from saccade.interp.lenses.fit import SELF
+    from saccade.interp.lenses.lens_set import find_lenses, load_lenses
+    from saccade.interp.lenses.residual_lenses import baseline_lenses, default_kinds, tuned_lenses
+    from saccade.interp.lenses.self_text import write_corpus
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     path = find_lenses(lens, opened)
@@ -142,14 +141,14 @@ def _kinds(asked: list[str] | None, tuned_on: str | None) -> list[str] | None:
 
 def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Path | None) -> None:
     if png is not None:
-        from saccade.lenses.heat_map import save_heat_map
+        from saccade.interp.lenses.evaluation import save_heat_map
 
         title = f"Gain of each lens over the constant lens\n{evaluation.model}"
         rows = evaluation.lenses.by_layer("gain")
         save_heat_map(png, rows, title=title, label="gain, nats a word")
         typer.echo(f"wrote {png}", err=True)
     if save_to is not None:
-        from saccade.lenses.collection import add_quality
+        from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, evaluation.quality())
         typer.echo(f"kept the figures in {save_to}", err=True)

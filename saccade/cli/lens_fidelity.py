@@ -11,15 +11,15 @@ from saccade.cli.options import ModelName, TrustRemoteCode, with_options_of
 from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
 from saccade.errors import UsageError
-from saccade.investigations.fidelity_config import FidelityConfig
+from saccade.interp.studies.fidelity.config import FidelityConfig
 
 if TYPE_CHECKING:
-    from saccade.heads import LanguageModel
-    from saccade.investigations.fidelity_report import Fidelity
-    from saccade.investigations.kinds import Kinds
-    from saccade.lenses.collection import Lenses
-    from saccade.lenses.corpus import Corpus
-    from saccade.lenses.gather import Progress
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.corpus import Corpus
+    from saccade.interp.lenses.gather import Progress
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.studies.fidelity.comparison import Kinds
+    from saccade.interp.studies.fidelity.report import Fidelity
 
 EXAMPLES = """
 saccade lens fidelity --layer 12 --corpus wiki-test.txt --png fidelity.png
@@ -83,10 +83,9 @@ def run(
     chosen = _numbers(heads)
     load_plugin(plugin)
 
-    from saccade.heads import open_model
-    from saccade.investigations.fidelity import measure_fidelity
-    from saccade.lenses.collection import load_lenses
-    from saccade.lenses.places import find_lenses
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import find_lenses, load_lenses
+    from saccade.interp.studies.fidelity.measure import measure_fidelity
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     for each in layer:
@@ -132,9 +131,9 @@ def _is_folder(lens: str | None) -> bool:
 
 
 def _text(corpus: str, model: LanguageModel, lenses: Lenses, settings: FidelityConfig) -> Corpus:
-    from saccade.lenses.corpus import read_corpus
-    from saccade.lenses.fit import SELF
-    from saccade.lenses.self_text import write_corpus
+    from saccade.interp.lenses.corpus import read_corpus
+    from saccade.interp.lenses.fit import SELF
+    from saccade.interp.lenses.self_text import write_corpus
 
     limit = model.max_positions
     if limit is not None and settings.window > limit:
@@ -159,8 +158,8 @@ def _compare(
     settings: FidelityConfig,
     progress: Progress,
 ) -> Kinds:
-    from saccade.investigations.kinds import compare_kinds
-    from saccade.lenses.baselines import baseline_lenses, has_direct_path
+    from saccade.interp.lenses.residual_lenses import baseline_lenses, has_direct_path
+    from saccade.interp.studies.fidelity.comparison import compare_kinds
 
     every = {lenses.made.method: lenses, **others}
     if has_direct_path(lenses.model):
@@ -172,13 +171,13 @@ def _write(
     fidelity: Fidelity, lenses: Lenses, save_to: Path | None, png: Path | None, measure: str
 ) -> None:
     if png is not None:
-        from saccade.lenses.heat_map import save_heat_map
+        from saccade.interp.lenses.evaluation import save_heat_map
 
         title = f"Fidelity of each lens: {measure}\n{fidelity.model}"
         save_heat_map(png, fidelity.by_layer(measure), title=title, label="correlation")
         typer.echo(f"wrote {png}", err=True)
     if save_to is not None:
-        from saccade.lenses.collection import add_quality
+        from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, fidelity.quality())
         typer.echo(f"kept the figures in {save_to}", err=True)

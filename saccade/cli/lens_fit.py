@@ -13,10 +13,10 @@ import typer
 from saccade.cli.options import ModelName, TrustRemoteCode, with_options_of
 from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
-from saccade.lenses.fit_config import FitConfig
+from saccade.interp.lenses.fit_config import FitConfig
 
 if TYPE_CHECKING:
-    from saccade.lenses.collection import Lenses
+    from saccade.interp.lenses.lens_set import Lenses
 
 EXAMPLES = """
 saccade lens fit --corpus books/ --method polish
@@ -57,10 +57,10 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.heads import open_model
-    from saccade.lenses.checkpoint import FitInterrupted
-    from saccade.lenses.fit import SELF, fit_lenses
-    from saccade.lenses.places import default_lens_path
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.fit import SELF, fit_lenses
+    from saccade.interp.lenses.gather import FitInterrupted
+    from saccade.interp.lenses.lens_set import default_lens_path
 
     is_first = int(os.environ.get("RANK", "0")) == 0
     opened = open_model(model, device_map=device_map, trust_remote_code=trust_remote_code)

@@ -19,8 +19,8 @@ def run(
 ) -> None:
     """List the lenses in the cache, where `saccade read` looks for them."""
     from saccade.errors import SaccadeError
-    from saccade.lenses.collection import read_made
-    from saccade.store import cache_dir
+    from saccade.interp.lenses.lens_set import read_made
+    from saccade.store.paths import cache_dir
 
     found = []
     folder = cache_dir() / "lenses"

@@ -28,8 +28,9 @@ def run(
     would have given.
     """
     from saccade.cli.lens_fit import show_fitted
-    from saccade.heads import open_model
-    from saccade.lenses import load_lenses, merge_lenses
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.fit import merge_lenses
+    from saccade.interp.lenses.lens_set import load_lenses
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     merged = merge_lenses([load_lenses(folder, opened) for folder in folders])

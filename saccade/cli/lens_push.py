@@ -24,7 +24,7 @@ def run(
 
     You need to be logged in: `hf auth login`.
     """
-    from saccade.lenses.hub import push_lenses
+    from saccade.interp.lenses.hub import push_lenses
 
     address = push_lenses(folder, name, private=private)
     typer.echo(json.dumps({"address": address}) if as_json else address)

@@ -12,8 +12,7 @@ from saccade.cli.plugins import load_plugin
 from saccade.cli.progress import showing_progress
 
 if TYPE_CHECKING:
-    from saccade.investigations.transfer import Moved, Transfer
-    from saccade.investigations.transfer_shared import Shared
+    from saccade.interp.studies.transfer import Moved, Shared, Transfer
 
 EXAMPLES = """
 saccade lens transfer --corpus wiki-test.txt --png transfer.png
@@ -59,11 +58,10 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.heads import open_model
-    from saccade.investigations.transfer import transfer_matrix, transfer_to
-    from saccade.investigations.transfer_shared import share_lenses
-    from saccade.lenses.collection import load_lenses
-    from saccade.lenses.corpus import read_corpus
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.corpus import read_corpus
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.transfer import share_lenses, transfer_matrix, transfer_to
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     for each in layer or ():
@@ -85,7 +83,7 @@ def run(
 
 
 def _draw(found: Transfer, name: str, png: Path) -> None:
-    from saccade.lenses.heat_map import Axes, save_heat_map
+    from saccade.interp.lenses.evaluation import Axes, save_heat_map
 
     save_heat_map(
         png,

@@ -10,7 +10,7 @@ import typer
 from saccade.cli.options import TrustRemoteCode
 
 if TYPE_CHECKING:
-    from saccade.heads import LanguageModel
+    from saccade.interp.heads.model import LanguageModel
 
 EXAMPLES = """
 saccade model
@@ -41,7 +41,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
-    from saccade.heads import open_model
+    from saccade.interp.heads.model import open_model
 
     opened = open_model(
         name, dtype=dtype, device_map=device_map, taps=taps, trust_remote_code=trust_remote_code

@@ -46,7 +46,7 @@ def refuse_trusted_stdin(*given: str | None, trust_remote_code: bool) -> None:
 def field_help(config: type) -> dict[str, str]:
     """The string under each field of a dataclass.
 
-    >>> from saccade.lenses.fit_config import FitConfig
+    >>> from saccade.interp.lenses.fit_config import FitConfig
     >>> field_help(FitConfig)["window"]
     'How many tokens the model sees at once.'
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.heads import LanguageModel
+    from saccade.interp.heads.model import LanguageModel
 
 
 def read_place(text: str) -> tuple[int, int | None]:
@@ -62,7 +62,7 @@ def read_positions(text: str, prompt: str, model: LanguageModel) -> tuple[int, .
         text: "all", "last", numbers between commas (from 0, or from the end below 0), or words of
             the prompt, for their last token.
     """
-    from saccade.investigations.text_pieces import last_token_of
+    from saccade.interp.studies.prompts import last_token_of
 
     if text in ("all", "last"):
         return None if text == "all" else (-1,)

@@ -35,7 +35,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Draw a trace as a picture and as a page, or the loss and the score of a run as a picture."""
-    from saccade.training.run_folder import LOG
+    from saccade.zoo.training.run_folder import LOG
 
     _refuse_missing(folder)
     path = png or (None if html or gif else Path(f"{folder.name}.png"))
@@ -60,7 +60,7 @@ def _refuse_missing(folder: Path) -> None:
 
 def _draw_trace(folder: Path, png: Path | None, *, gif: Path | None, html: Path | None) -> None:
     from saccade.cli.trace import animate, draw, write_page
-    from saccade.trace import load_trace
+    from saccade.trace.trace import load_trace
 
     trace = load_trace(folder)
     if png is not None:
@@ -72,9 +72,8 @@ def _draw_trace(folder: Path, png: Path | None, *, gif: Path | None, html: Path 
 
 
 def _draw_run(folder: Path, path: Path) -> None:
-    from saccade.training.curves import save_curves
-    from saccade.training.log import read_log
-    from saccade.training.run_folder import RunFolder
+    from saccade.zoo.training.log import read_log, save_curves
+    from saccade.zoo.training.run_folder import RunFolder
 
     run = RunFolder(folder)
     lines = read_log(run.log)

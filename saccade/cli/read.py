@@ -14,9 +14,8 @@ from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.heads import LanguageModel
-    from saccade.lenses.head_reading import HeadReading
-    from saccade.lenses.reading import Reading
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.reading import HeadReading, Reading
 
 EXAMPLES = """
 saccade read "The Eiffel Tower is located in the city of"
@@ -72,9 +71,9 @@ def run(
         raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one word")
     load_plugin(plugin)
 
-    from saccade.heads import open_model
-    from saccade.lenses.collection import load_lenses
-    from saccade.lenses.reading import read
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.lenses.reading import read
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     if layer is not None:
@@ -101,13 +100,13 @@ def run(
 def _edited(path: Path | None, model: LanguageModel) -> AbstractContextManager[object]:
     if path is None:
         return nullcontext()
-    from saccade.investigations.edit_file import load_edit
+    from saccade.interp.studies.edit.edit_file import load_edit
 
     return load_edit(path, model).applied(model)
 
 
 def _write_page(reading: Reading, path: Path) -> None:
-    from saccade.store import atomic_file
+    from saccade.store.atomic import atomic_file
 
     with atomic_file(path) as partial:
         partial.write_text(reading.to_html(), encoding="utf-8")
@@ -123,6 +122,6 @@ def _print_json(reading: Reading, heads: list[HeadReading]) -> None:
 def _print_table(reading: Reading, heads: list[HeadReading]) -> None:
     from rich.console import Console
 
-    from saccade.lenses.reading_table import reading_table
+    from saccade.interp.lenses.reading_table import reading_table
 
     Console(highlight=False).print(reading_table(reading, heads))

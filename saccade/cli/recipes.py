@@ -14,7 +14,7 @@ from saccade.cli.options import field_help
 from saccade.cli.plugins import load_plugin
 
 if TYPE_CHECKING:
-    from saccade.recipes import Recipe
+    from saccade.zoo.recipes.recipe import Recipe
 
 EXAMPLES = """
 saccade recipes
@@ -36,7 +36,7 @@ def run(
     """List the recipes: a system, a task, a budget, and the published number it stands beside."""
     load_plugin(plugin)
 
-    from saccade.recipes import all_recipes, find_recipe
+    from saccade.zoo.recipes.finding import all_recipes, find_recipe
 
     if name is not None:
         recipe = find_recipe(name)

@@ -10,7 +10,7 @@ import typer
 
 from saccade.cli.options import with_options_of
 from saccade.cli.plugins import load_plugin
-from saccade.recipes.options import RescoreOptions
+from saccade.zoo.recipes.options import RescoreOptions
 
 EXAMPLES = """
 saccade rescore runs/bahdanau-multi30k runs/seq2seq-multi30k
@@ -38,8 +38,8 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.recipes import open_run
-    from saccade.recipes.rescoring import evaluate_rescoring
+    from saccade.zoo.recipes.opened import open_run
+    from saccade.zoo.recipes.rescoring import evaluate_rescoring
 
     found = evaluate_rescoring(open_run(folder), open_run(by), data, options=settings)
     if as_json:

@@ -37,7 +37,12 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.recipes.results import gather_results, read_results, results_page, write_results
+    from saccade.zoo.recipes.results import (
+        gather_results,
+        read_results,
+        results_page,
+        write_results,
+    )
 
     folders = runs or finished_runs()
     if not folders:
@@ -50,7 +55,7 @@ def run(
 
 def finished_runs() -> list[Path]:
     """The runs in runs/ that have a figure; those that have none are named on stderr."""
-    from saccade.training import RunFolder
+    from saccade.zoo.training.run_folder import RunFolder
 
     found = sorted(RUNS.iterdir()) if RUNS.is_dir() else []
     found = [path for path in found if (path / "manifest.json").exists()]

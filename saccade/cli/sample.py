@@ -12,7 +12,7 @@ from saccade.cli.options import with_options_of
 from saccade.cli.plugins import load_plugin
 from saccade.cli.text_input import note_unknown
 from saccade.errors import UsageError
-from saccade.recipes.options import SampleOptions
+from saccade.zoo.recipes.options import SampleOptions
 
 EXAMPLES = """
 saccade sample runs/charlm-shakespeare --prompt "ROMEO:" --temperature 0.8
@@ -32,7 +32,7 @@ def run(
     """Draw text from a trained system; the same seed draws the same text."""
     load_plugin(plugin)
 
-    from saccade.recipes import open_run
+    from saccade.zoo.recipes.opened import open_run
 
     opened = open_run(folder)
     if opened.recipe.sample is None:

@@ -12,7 +12,7 @@ import typer
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.recipes.systems import Standing, System
+    from saccade.zoo.recipes.systems import Standing, System
 
 EXAMPLES = """
 saccade systems
@@ -32,9 +32,9 @@ def run(
 
     Ours are those of results.json, which `saccade results` writes.
     """
-    from saccade.recipes import all_recipes
-    from saccade.recipes.results import JSON_FILE, read_results
-    from saccade.recipes.systems import all_systems, as_dict, standings
+    from saccade.zoo.recipes.finding import all_recipes
+    from saccade.zoo.recipes.results import JSON_FILE, read_results
+    from saccade.zoo.recipes.systems import all_systems, as_dict, standings
 
     chosen = _chosen(all_systems(), group)
     if not (results / JSON_FILE).exists():

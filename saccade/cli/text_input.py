@@ -20,13 +20,13 @@ import typer
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.recipes import OpenRun
+    from saccade.zoo.recipes.opened import OpenRun
 
 STDIN = "-"
 MOST_PROMPT = 1 << 20
 """Bytes of one prompt: more than any model reads at once, and tokenized in seconds."""
 MOST_BYTES = 1 << 26
-"""Bytes of many prompts; text to fit on is read by `saccade.lenses.corpus`, in pieces."""
+"""Bytes of many prompts; text to fit on is read by `saccade.interp.lenses.corpus`, in pieces."""
 NAMED = 5  # unknown words in a note
 
 

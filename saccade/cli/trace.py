@@ -14,7 +14,7 @@ from saccade.cli.text_input import STDIN, note_unknown, read_text
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.trace import ImageTrace, Trace
+    from saccade.trace.trace import ImageTrace, Trace
 
 EXAMPLES = """
 saccade trace runs/transformer-multi30k "Ein Mann steht auf einer Leiter." --html heads.html
@@ -57,8 +57,8 @@ def run(
         raise UsageError(f"the input is empty: {given!r}", hint="give at least one word")
     load_plugin(plugin)
 
-    from saccade.recipes import open_run
-    from saccade.trace import save_trace
+    from saccade.trace.trace import save_trace
+    from saccade.zoo.recipes.opened import open_run
 
     opened = open_run(folder)
     if opened.recipe.trace is None:
@@ -87,7 +87,9 @@ def run(
 
 def draw(trace: Trace | ImageTrace, path: Path) -> None:
     """Draw a trace of either kind."""
-    from saccade.trace import Trace, draw_image_trace, draw_trace
+    from saccade.trace.draw import draw_trace
+    from saccade.trace.draw_image import draw_image_trace
+    from saccade.trace.trace import Trace
 
     if isinstance(trace, Trace):
         draw_trace(trace, path)
@@ -97,7 +99,8 @@ def draw(trace: Trace | ImageTrace, path: Path) -> None:
 
 def animate(trace: Trace | ImageTrace, path: Path) -> None:
     """Draw a trace over an image step by step."""
-    from saccade.trace import Trace, animate_image_trace
+    from saccade.trace.draw_image import animate_image_trace
+    from saccade.trace.trace import Trace
 
     if isinstance(trace, Trace):
         raise UsageError(
@@ -108,8 +111,9 @@ def animate(trace: Trace | ImageTrace, path: Path) -> None:
 
 def write_page(traces: Sequence[Trace | ImageTrace], path: Path) -> None:
     """Write traces as one page."""
-    from saccade.store import atomic_file
-    from saccade.trace import Trace, trace_html
+    from saccade.store.atomic import atomic_file
+    from saccade.trace.page import trace_html
+    from saccade.trace.trace import Trace
 
     pages = [each for each in traces if isinstance(each, Trace) or each.heat is not None]
     if len(pages) < len(traces):
@@ -131,7 +135,7 @@ def _named(
 
 
 def _lines(trace: Trace | ImageTrace) -> str:
-    from saccade.trace import Trace
+    from saccade.trace.trace import Trace
 
     width = max(len(step) for step in trace.steps)
     lines = [f"{trace.kind}: {trace.title}" if trace.title else trace.kind]

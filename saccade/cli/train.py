@@ -14,7 +14,7 @@ from saccade.cli.progress import showing_progress
 from saccade.cli.recipes import wanted
 
 if TYPE_CHECKING:
-    from saccade.recipes import Recipe
+    from saccade.zoo.recipes.recipe import Recipe
 
 EXAMPLES = """
 saccade train bahdanau-multi30k --set learning_rate=5e-4 --minutes 20
@@ -54,9 +54,9 @@ def run(
     """
     load_plugin(plugin)
 
-    from saccade.recipes import find_recipe
-    from saccade.recipes.running import settings_of_run, train_recipe
-    from saccade.recipes.settings import with_settings
+    from saccade.zoo.recipes.finding import find_recipe
+    from saccade.zoo.recipes.running import settings_of_run, train_recipe
+    from saccade.zoo.recipes.settings import with_settings
 
     recipe = find_recipe(name)
     folder = out or Path("runs") / name

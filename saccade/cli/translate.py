@@ -12,7 +12,7 @@ from saccade.cli.options import with_options_of
 from saccade.cli.plugins import load_plugin
 from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
 from saccade.errors import UsageError
-from saccade.recipes.options import TranslateOptions
+from saccade.zoo.recipes.options import TranslateOptions
 
 EXAMPLES = """
 saccade translate runs/bahdanau-multi30k "Ein Mann steht auf einer Leiter."
@@ -47,7 +47,7 @@ def run(
             raise UsageError(f"{which} is empty", hint="give at least one word")
     load_plugin(plugin)
 
-    from saccade.recipes import open_run
+    from saccade.zoo.recipes.opened import open_run
 
     opened = open_run([folder, *(also or [])])
     if opened.recipe.translate is None:

@@ -12,10 +12,10 @@ from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
 from saccade.cli.plugins import load_plugin
 from saccade.cli.text_input import read_text
 from saccade.errors import MissingPackageError, StoreError, UsageError
-from saccade.store import parse_json
+from saccade.store.schema import parse_json
 
 if TYPE_CHECKING:
-    from saccade.viewer.config import ViewConfig
+    from saccade.viewer.worker import ViewConfig
 
 EXAMPLES = """
 saccade view runs/
@@ -77,7 +77,7 @@ def run(
             raise UsageError(f"there is no folder {folder}", hint="give a folder of runs or traces")
     _check_packages()
 
-    from saccade.viewer.config import ViewConfig
+    from saccade.viewer.worker import ViewConfig
 
     config = ViewConfig(
         model=model,
@@ -95,7 +95,7 @@ def run(
 
 
 def _serve(config: ViewConfig, *, host: str, port: int | None, is_opening_browser: bool) -> None:
-    from saccade.viewer.serving import serve
+    from saccade.viewer.server import serve
 
     def tell(url: str) -> None:
         typer.echo(url)
@@ -118,7 +118,7 @@ def _question(ask: str) -> dict[str, Any]:
 
 
 def _answer(config: ViewConfig, route: str, question: dict[str, Any]) -> str:
-    from saccade.viewer.asking import ask_once
+    from saccade.viewer.notebook import ask_once
 
     found = ask_once(config, [(route, question)])[0]
     try:
@@ -131,8 +131,8 @@ def _save(config: ViewConfig, text: str | None, path: Path) -> None:
     if text is None or not text.strip():
         raise UsageError("a saved page is about a prompt", hint='give one with --text "..."')
 
-    from saccade.store import atomic_file
-    from saccade.viewer.asking import page_about
+    from saccade.store.atomic import atomic_file
+    from saccade.viewer.notebook import page_about
 
     with atomic_file(path) as temporary:
         temporary.write_text(page_about(config, text), encoding="utf-8")

@@ -11,24 +11,110 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
 
 from saccade.errors import MissingPackageError
-from saccade.store import atomic_file
-from saccade.trace.draw_document import DOCUMENT, document_figure
+from saccade.store.atomic import atomic_file
 from saccade.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+
+# A trace over a document as a picture: its words as they stand, those that were read shaded.
+#
+# The form is that of figure 3 of Hermann et al., 2015 (https://arxiv.org/abs/1506.03340). The shade
+# tells a word's weight beside the largest, since a document has too many words for any to have
+# much.
+
+DOCUMENT = "document"
+"""The kind of traces whose memory is running text."""
+WIDE = 100  # letters in a line
+LETTER, LINE = 0.085, 0.22  # inches
+POINTS = 8.5  # a letter of a monospaced font is then about LETTER wide
+MARGIN = 0.3
+DARK = 0.6  # of the largest weight; beyond it ink is white
+COLOURS = "Blues"  # pale is little: right on paper, in grey, and with any colour vision
+NO_SPACE_BEFORE = frozenset(".,;:!?)]'")
+
+
+class Placed(NamedTuple):
+    """A word of the document, and where it stands."""
+
+    word: int
+    line: int
+    column: int
+
+
+def document_weights(trace: Trace) -> Float[Tensor, " key_pos"]:
+    """How much each word was read, on the average of all steps and views."""
+    return trace.by_view.mean((0, 1))
+
+
+def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[Placed]:
+    """Words in lines of at most ``wide`` letters, marks close to the word before them.
+
+    >>> [(each.line, each.column) for each in place_words(("Ann", ",", "who", "read"), wide=8)]
+    [(0, 0), (0, 3), (0, 5), (1, 0)]
+    """
+    placed, line, column = [], 0, 0
+    for number, word in enumerate(words):
+        begin = column + (column > 0 and word not in NO_SPACE_BEFORE)
+        if column and begin + len(word) > wide:
+            line, begin = line + 1, 0
+        placed.append(Placed(number, line, begin))
+        column = begin + len(word)
+    return placed
+
+
+def document_figure(trace: Trace) -> Figure:
+    """The document, and its title above it."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    weights = document_weights(trace)
+    shares = (weights / weights.max().clamp_min(1e-9)).tolist()
+    title = (*trace.title.split(), f"(darkest: {weights.max():.0%})")
+    above, placed = place_words(title), place_words(trace.memory)
+    begin = above[-1].line + 2  # one line is left empty
+    n_lines = begin + placed[-1].line + 1
+    width, height = WIDE * LETTER + 2 * MARGIN, n_lines * LINE + 2 * MARGIN
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)  # a canvas of its own: no window is opened and nothing stays behind
+    x, y = MARGIN / width, MARGIN / height
+    axes = figure.add_axes((x, y, 1 - 2 * x, 1 - 2 * y))
+    axes.set(xlim=(0, WIDE), ylim=(n_lines, 0))
+    axes.set_axis_off()
+    for word, line, column in above:
+        _write(axes, title[word], line=line, column=column).set_fontweight("bold")
+    for word, line, column in placed:
+        written = _write(axes, trace.memory[word], line=begin + line, column=column)
+        written.set_color("white" if shares[word] > DARK else "black")
+        colour = colormaps[COLOURS](shares[word])
+        written.set_bbox({"pad": 0.8, "linewidth": 0, "facecolor": colour})
+    return figure
+
+
+def _write(axes: Axes, text: str, *, line: int, column: int) -> Text:
+    """A word in a grid of lines and letters."""
+    place = (column, line + 0.5)
+    return axes.text(
+        *place, text, family="monospace", fontsize=POINTS, va="center", parse_math=False
+    )
+
 
 CELL, SMALL_CELL = 0.3, 0.2  # inches, with one view and with many
-POINTS = 27.0  # the size of letters in a cell of one inch
-MARGIN = 0.9
-LETTER = 0.2  # of a cell's side: how wide a letter of that size is
+CELL_POINTS = 27.0  # the size of letters in a cell of one inch
+CELL_MARGIN = 0.9
+CELL_LETTER = 0.2  # of a cell's side: how wide a letter of that size is
 LARGEST = 40.0  # inches: more than that no viewer opens gladly
 LABELS = 60  # on an axis; of more, every second or third is shown
-COLOURS = "Blues"  # pale is little: right on paper, in grey, and with any colour vision
 
 
 def draw_trace(trace: Trace, path: str | Path) -> None:
@@ -56,9 +142,9 @@ def trace_figure(trace: Trace) -> Figure:
     cell = CELL if trace.n_views == 1 else SMALL_CELL
     down, across = _sides(trace)
     # Names on the left are lines of text; those above are turned and take what is left.
-    text = max(map(len, down), default=0) * cell * LETTER if trace.is_upright else 0.0
-    width = columns * (len(across) * cell + MARGIN) + MARGIN + text
-    height = rows * (len(down) * cell + MARGIN) + MARGIN
+    text = max(map(len, down), default=0) * cell * CELL_LETTER if trace.is_upright else 0.0
+    width = columns * (len(across) * cell + CELL_MARGIN) + CELL_MARGIN + text
+    height = rows * (len(down) * cell + CELL_MARGIN) + CELL_MARGIN
     scale = min(1.0, LARGEST / width, LARGEST / height)
     size = (max(3.0, width * scale), max(2.5, height * scale))
     figure = Figure(figsize=size, layout="constrained")
@@ -70,7 +156,7 @@ def trace_figure(trace: Trace) -> Figure:
             axes.set_axis_off()
             continue
         is_left, is_top = at % columns == 0, at < columns
-        _matrix(axes, trace, at, has_down=is_left, has_across=is_top, fontsize=POINTS * cell)
+        _matrix(axes, trace, at, has_down=is_left, has_across=is_top, fontsize=CELL_POINTS * cell)
     if trace.title:
         figure.suptitle(trace.title, fontsize="medium", parse_math=False, wrap=True)
     return figure

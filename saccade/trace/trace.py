@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from saccade.errors import StoreError
+from saccade.store.folder import read_folder, write_folder
+from saccade.store.schema import conform, with_digest, without_digest
 
 UPRIGHT = frozenset({"hops"})
 """Kinds whose memory is a list of sentences, which are read from top to bottom."""
@@ -92,3 +98,202 @@ class Trace:
             "weights": self.weights.detach().cpu().tolist(),
             "meta": dict(self.meta),
         }
+
+
+# A trace over an image: at each step which windows of it were looked at, and what was seen.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTrace:
+    """Where a system looked, or wrote, in an image, and the pictures it had at each step.
+
+    Places are in the convention of `saccade.zoo.sensors`: (x, y) between the edges -1 and 1, y
+    down.
+
+    >>> centres = torch.tensor([[0.0, 0.0], [0.5, -0.5]])
+    >>> trace = ImageTrace(
+    ...     kind="gaze",
+    ...     image=torch.zeros(28, 28),
+    ...     steps=("3 12%", "7 98%"),
+    ...     outlines=window_outlines(centres[:, None], torch.full((2, 1, 2), 0.25)),
+    ... )
+    >>> trace.centres
+    tensor([[ 0.0000,  0.0000],
+            [ 0.5000, -0.5000]])
+    """
+
+    kind: str
+    """gaze, canvas, warp, overlay, ..."""
+    image: Float[Tensor, "height width"] | Float[Tensor, "height width 3"]
+    """What was looked at, or what was made in the end; 0 to 1, in grey or in colours."""
+    steps: tuple[str, ...]
+    """A label a step, such as what would be answered after it."""
+    outlines: Float[Tensor, "step window 4 2"]
+    """The four corners of each window, in order around it. The first window is the main one; there
+    is none where all of the image is seen at every step."""
+    pictures: Mapping[str, Float[Tensor, "step _ _"]] = field(default_factory=dict)
+    """Rows of pictures, one a step, by name: what was seen, the canvas so far, ...; 0 to 1."""
+    heat: Float[Tensor, "step row column"] | None = None
+    """Of attention over a grid of cells: the weight of each at each step."""
+    title: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else worth keeping, as JSON."""
+
+    def __post_init__(self) -> None:
+        n_steps = {"outlines": len(self.outlines)}
+        if self.heat is not None:
+            n_steps["heat"] = len(self.heat)
+        n_steps.update({name: len(picture) for name, picture in self.pictures.items()})
+        wrong = {name: n for name, n in n_steps.items() if n != len(self.steps)}
+        assert not wrong, f"{len(self.steps)} steps have labels, but there are {wrong}"
+
+    @property
+    def has_path(self) -> bool:
+        """Whether there is a window that moves."""
+        return self.outlines.shape[1] > 0
+
+    @property
+    def centres(self) -> Float[Tensor, "step 2"]:
+        """The path of the main window."""
+        return self.outlines[:, 0].mean(1)
+
+    def image_at(
+        self, step: int
+    ) -> Float[Tensor, "height width"] | Float[Tensor, "height width 3"]:
+        """The image at a step: a canvas is what had been drawn by then, anything else stays."""
+        return self.pictures["canvas"][step] if self.kind == "canvas" else self.image
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can hold it."""
+        pictures = {name: each.detach().cpu().tolist() for name, each in self.pictures.items()}
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "steps": list(self.steps),
+            "image": self.image.detach().cpu().tolist(),
+            "outlines": self.outlines.detach().cpu().tolist(),
+            "pictures": pictures,
+            "heat": None if self.heat is None else self.heat.detach().cpu().tolist(),
+            "meta": dict(self.meta),
+        }
+
+
+def window_outlines(
+    centres: Float[Tensor, "*any 2"], half_sizes: Float[Tensor, "*any 2"]
+) -> Float[Tensor, "*any 4 2"]:
+    """The corners of upright windows: top left, top right, bottom right, bottom left."""
+    signs = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
+    return centres[..., None, :] + half_sizes[..., None, :] * signs.to(centres)
+
+
+def affine_outlines(theta: Float[Tensor, "*any 2 3"]) -> Float[Tensor, "*any 4 2"]:
+    """The corners of the parallelogram that an affine map makes of the whole image's square."""
+    signs = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]).to(theta)
+    return signs @ theta[..., :2].mT + theta[..., None, :, 2]
+
+
+# Traces on disk: safetensors and JSON.
+
+KIND, IMAGE_KIND = "saccade trace", "saccade image trace"
+WEIGHTS = "weights.safetensors"
+PICTURES = "pictures.safetensors"
+PICTURE = "picture: "  # before the name of a row of pictures, so that none is taken for the image
+
+
+def save_trace(path: str | Path, trace: Trace | ImageTrace) -> None:
+    """Write a trace as a folder.
+
+    >>> import tempfile, torch
+    >>> trace = Trace(kind="attention", steps=("a",), memory=("b",), weights=torch.ones(1, 1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_trace(f"{folder}/trace", trace)
+    ...     load_trace(f"{folder}/trace").memory
+    ('b',)
+    """
+    if isinstance(trace, Trace):
+        about = {name: value for name, value in trace.to_dict().items() if name != "weights"}
+        told = {"holds": KIND, **with_digest(about)}
+        write_folder(path, told, {WEIGHTS: {"weights": trace.weights}})
+        return
+    about = {
+        "kind": trace.kind,
+        "title": trace.title,
+        "steps": list(trace.steps),
+        "pictures": list(trace.pictures),
+        "meta": dict(trace.meta),
+    }
+    tensors = {"image": trace.image, "outlines": trace.outlines}
+    tensors |= {f"{PICTURE}{name}": each for name, each in trace.pictures.items()}
+    if trace.heat is not None:
+        tensors["heat"] = trace.heat
+    tensors = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
+    write_folder(path, {"holds": IMAGE_KIND, **with_digest(about)}, {PICTURES: tensors})
+
+
+def load_trace(path: str | Path) -> Trace | ImageTrace:
+    """Read what `save_trace` wrote."""
+    folder = read_folder(path)
+    readers = {KIND: (_About, WEIGHTS, _trace), IMAGE_KIND: (_ImageAbout, PICTURES, _image_trace)}
+    holds = folder.manifest.get("holds")
+    if not isinstance(holds, str) or holds not in readers:
+        raise StoreError(f"{path} holds no trace", hint="`saccade trace RUN INPUT --out` makes one")
+    kind, file, make = readers[holds]
+    where = Path(path) / "manifest.json"
+    rest = ("format", "files", "holds")
+    told = {name: value for name, value in folder.manifest.items() if name not in rest}
+    about = conform(kind, without_digest(told, where=where), where=where)
+    try:
+        return make(about, folder.tensors[file])
+    except (LookupError, AssertionError) as error:
+        raise StoreError(
+            f"{path} is damaged: its labels do not fit its tensors ({error})",
+            hint="`saccade trace RUN INPUT --out` makes it again",
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    """What the manifest says of a trace."""
+
+    kind: str
+    title: str
+    steps: tuple[str, ...]
+    memory: tuple[str, ...]
+    views: tuple[str, ...]
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ImageAbout:
+    """What the manifest says of a trace over an image."""
+
+    kind: str
+    title: str
+    steps: tuple[str, ...]
+    pictures: tuple[str, ...]
+    meta: dict[str, Any]
+
+
+def _trace(about: _About, held: dict[str, Tensor]) -> Trace:
+    return Trace(
+        kind=about.kind,
+        steps=about.steps,
+        memory=about.memory,
+        weights=held["weights"],
+        views=about.views,
+        title=about.title,
+        meta=about.meta,
+    )
+
+
+def _image_trace(about: _ImageAbout, held: dict[str, Tensor]) -> ImageTrace:
+    return ImageTrace(
+        kind=about.kind,
+        image=held["image"],
+        steps=about.steps,
+        outlines=held["outlines"],
+        pictures={name: held[f"{PICTURE}{name}"] for name in about.pictures},
+        heat=held.get("heat"),
+        title=about.title,
+        meta=about.meta,
+    )

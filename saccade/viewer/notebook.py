@@ -2,23 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from saccade import __version__
-from saccade.errors import UsageError
-from saccade.lenses.head_card import UNEMBEDDING
-from saccade.lenses.head_reading import HeadReading, plain
-from saccade.lenses.reading import Reading
-from saccade.lenses.reading_table import WEAK
-from saccade.viewer.desk import written
-from saccade.viewer.offline import Kept, offline_page
+from saccade.errors import SaccadeError, UsageError
+from saccade.interp.lenses.reading import HeadReading, Reading, plain
+from saccade.interp.lenses.reading_table import WEAK
+from saccade.interp.lenses.views import UNEMBEDDING
+from saccade.viewer.app import answer_to
+from saccade.viewer.export import Kept, offline_page
+from saccade.viewer.session import Desk, written
+from saccade.viewer.worker import ViewConfig
 
 if TYPE_CHECKING:
-    from saccade.trace import Trace
+    from saccade.trace.trace import Trace
+
+
+# The same answers without a server: for the command line and for saved pages.
+
+T = TypeVar("T")
+ASIDE = ("status", "runs", "traces", "trace")  # need no model
+
+
+def ask_once(config: ViewConfig, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
+    """The answers to some questions, by route.
+
+    Raises:
+        SaccadeError: the model cannot be opened, or a question cannot be met.
+    """
+
+    async def ask() -> list[bytes]:
+        desk = Desk(config)
+        try:
+            if any(route.partition("/")[0] not in ASIDE for route, _ in asked):
+                await desk.open()
+            return [await answer_to(desk, route, question) for route, question in asked]
+        finally:
+            desk.close()
+
+    return _finished(ask())
+
+
+def page_about(config: ViewConfig, text: str) -> str:
+    """A page about one prompt: the head map, every head card, the grid of the residual stream."""
+
+    async def ask() -> list[Kept]:
+        desk = Desk(config)
+        try:
+            await desk.open()
+            status = desk.status()
+            kept = []
+            for route, question in _questions(status, text):
+                try:
+                    answer = await answer_to(desk, route, question)
+                except SaccadeError:
+                    if route == "reading":
+                        raise
+                    continue  # what this model or these lenses do not have
+                kept.append(Kept(route, question, answer))
+            return kept
+        finally:
+            desk.close()
+
+    return offline_page({"screen": "prompt", "text": text}, _finished(ask()), title=text[:80])
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result; in a notebook, whose own loop is running, from a thread beside it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, work).result()
+
+
+def _questions(status: dict[str, Any], text: str) -> list[tuple[str, dict[str, Any]]]:
+    layers = [] if status["model"] is None else status["model"]["layers"]
+    heads = [
+        {"text": text, "layer": each["layer"], "head": head}
+        for each in layers
+        for head in range(each["n_heads"])
+    ]
+    lenses = [None, *status["lenses"]]
+    return [
+        ("status", {}),
+        *(("reading", {"text": text, **({"lens": lens} if lens else {})}) for lens in lenses),
+        ("predictions", {"text": text}),
+        *(
+            ("measure", {"text": text, "measure": measure})
+            for measure in ("says", "gain", "fidelity", "contributes", "entropy")
+        ),
+        ("positions", {"text": text}),
+        ("lenses", {}),
+        ("roles", {}),
+        *(("head", each) for each in heads),
+        *(("attention", each) for each in heads),
+    ]
+
 
 HEIGHT = 720  # pixels in a notebook; the rest scrolls
 LENS = "lens"
@@ -55,7 +142,7 @@ class Shown:
 
     def save(self, path: str | Path) -> None:
         """Write it as one file that works offline."""
-        from saccade.store import atomic_file
+        from saccade.store.atomic import atomic_file
 
         with atomic_file(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8")
@@ -65,7 +152,7 @@ def show(what: Reading | Trace | Sequence[Trace], *, height: int = HEIGHT) -> Sh
     """Draw a reading, a trace or several as the viewer does.
 
     >>> import torch
-    >>> from saccade.trace import Trace
+    >>> from saccade.trace.trace import Trace
     >>> trace = Trace(kind="attention", steps=("a",), memory=("<b>",), weights=torch.ones(1, 1))
     >>> "srcdoc=" in show(trace)._repr_html_()
     True

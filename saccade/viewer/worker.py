@@ -5,12 +5,85 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 
-from saccade.errors import SaccadeError
+from saccade.errors import LensError, SaccadeError
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.lens_set import Lenses
+
+
+# What a viewer is started with.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig:
+    """What is shown: a model with its lenses, folders of runs and traces."""
+
+    model: str | None = None
+    """A hub name or a folder; the small default without it."""
+    lenses: tuple[str, ...] = ()
+    """Folders or hub names; where `saccade lens fit` puts them without."""
+    folders: tuple[Path, ...] = ()
+    """Runs, saved traces, or folders of such."""
+    has_model: bool = True
+    """False shows runs and traces only."""
+    trust_remote_code: bool = False
+    """True runs the Python code that the model brings with it."""
+
+
+# What was made is kept for the next who asks, up to so many bytes; the oldest goes first.
+
+Made = TypeVar("Made")
+
+
+@final
+class Keeping(Generic[Made]):
+    """A cache bounded by size.
+
+    >>> kept = Keeping(5, size=len)
+    >>> kept.get("a", lambda: "xxx"), kept.get("a", lambda: "never made")
+    ('xxx', 'xxx')
+    >>> kept.get("b", lambda: "yyy")
+    'yyy'
+    >>> "a" in kept
+    False
+    """
+
+    def __init__(self, most: int, *, size: Callable[[Made], int]) -> None:
+        self._most, self._size = most, size
+        self._kept: OrderedDict[str, Made] = OrderedDict()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._kept
+
+    def find(self, key: str) -> Made | None:
+        """What is kept; None if nothing is."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def put(self, key: str, made: Made) -> None:
+        """Keep something; it stays though it be larger than all, until the next one comes."""
+        self._kept[key] = made
+        self._kept.move_to_end(key)
+        while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._most:
+            self._kept.popitem(last=False)
+
+    def get(self, key: str, make: Callable[[], Made]) -> Made:
+        """What is kept, or what is made now and kept."""
+        found = self.find(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
+
 
 MOST_WAITING = 16  # jobs; more would be old news by the time they are done
 PATIENCE = 5.0  # seconds that a job gets to end in when all is over
@@ -162,3 +235,54 @@ class Worker:
             return job(progress)
         finally:
             self.step = None
+
+
+# Open the model and its lenses while the page is already in sight.
+
+DEFAULT_NAME = "default"
+
+
+class Opened(NamedTuple):
+    """A model, its lenses by name, and what went wrong with lenses that nobody named."""
+
+    model: LanguageModel
+    lenses: dict[str, Lenses]
+    problem: LensError | None = None
+
+
+def open_model_and_lenses(config: ViewConfig, progress: Progress) -> Opened:
+    """Open what was asked for; each step is told, since the first ones take seconds."""
+    total = 2 + max(1, len(config.lenses))
+    progress("starts torch", 0, total)
+    from saccade.interp.heads.model import DEFAULT_MODEL, open_model
+    from saccade.interp.lenses.lens_set import load_lenses
+
+    name = DEFAULT_MODEL if config.model is None else config.model
+    progress(f"opens {Path(name).name}", 1, total)
+    model = open_model(name, trust_remote_code=config.trust_remote_code)
+    lenses: dict[str, Lenses] = {}
+    for place, named in enumerate(config.lenses):
+        progress(f"reads lenses {lens_name(named, lenses)}", 2 + place, total)
+        lenses[lens_name(named, lenses)] = load_lenses(named, model)
+    problem = None
+    if not config.lenses:
+        progress("reads lenses", 2, total)
+        try:
+            lenses[DEFAULT_NAME] = load_lenses(None, model)
+        except LensError as error:  # the model can be looked at without; the page says how to fit
+            problem = error
+    return Opened(model, lenses, problem)
+
+
+def lens_name(named: str, taken: dict[str, Lenses]) -> str:
+    """What lenses are called on the page: the last part of their path, made unique.
+
+    >>> lens_name("here/closed", {}), lens_name("there/closed/", {"closed": None})
+    ('closed', 'closed-2')
+    """
+    name = Path(named).name or named
+    number = 2
+    unique = name
+    while unique in taken:
+        unique, number = f"{name}-{number}", number + 1
+    return unique

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 ROOT = Path(__file__).parent.parent.parent
-PLUGIN = ROOT / "tests" / "training" / "tiny.py"
+PLUGIN = ROOT / "tests" / "zoo" / "training" / "tiny.py"
 PROMPT = "One day, Lily saw the"
 STORY = [
     f"One day, {who} {did} the {what}. "
@@ -196,7 +196,7 @@ def write_model(folder: Path) -> None:
 
 def remember_model(path: str) -> None:
     """Open the model once, for the cases that open it and nothing else; it is the default, too."""
-    from saccade import heads
+    from saccade.interp.heads import model as heads
 
     really_open, opened = heads.open_model, heads.open_model(path)
     assert len(opened.fingerprint) and len(opened.tokenizer_fingerprint)

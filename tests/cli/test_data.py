@@ -31,7 +31,7 @@ def test_an_unknown_one_is_refused_with_the_nearest(saccade, told_in_a_line):
 
 
 def test_fetching_says_the_licence_and_where_it_went(saccade, tmp_path, monkeypatch):
-    from saccade.tasks import fetch
+    from saccade.zoo.tasks import datasets as fetch
 
     def fetched(name, *, progress):
         progress(f"fetching {name}", 1, 1)

@@ -7,8 +7,8 @@ PROMPT = "Once upon a time, there was a little"
 
 @pytest.fixture
 def demo(saccade, stories, monkeypatch):
-    monkeypatch.setattr("saccade.heads.open_model", lambda *_: stories)
-    monkeypatch.setattr("saccade.lenses.fit.WINDOW", 24)
+    monkeypatch.setattr("saccade.interp.heads.model.open_model", lambda *_: stories)
+    monkeypatch.setattr("saccade.interp.lenses.fit.WINDOW", 24)
 
     def run(*options, prompt=PROMPT):
         return saccade("demo", "--prompt", prompt, "--tokens", 700, *options)
@@ -17,7 +17,7 @@ def demo(saccade, stories, monkeypatch):
 
 
 def test_it_fits_once_reads_a_prompt_and_says_how_to_go_on(demo, stories):
-    from saccade.lenses.places import default_lens_path
+    from saccade.interp.lenses.lens_set import default_lens_path
 
     code, out, err = demo()
     assert code == 0

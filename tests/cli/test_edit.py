@@ -41,7 +41,7 @@ def test_what_cannot_be_done_is_told_in_a_line(
         raise AssertionError("unrelated text was written first")
 
     if code == 2:
-        monkeypatch.setattr("saccade.investigations.replacement.reference_text", too_soon)
+        monkeypatch.setattr("saccade.interp.studies.head_rank.reference_text", too_soon)
     found, out, err = edit(*options)
     assert (found, out) == (code, "")
     assert re.search(words, told_in_a_line(err))

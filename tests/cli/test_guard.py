@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from saccade.investigations.guard_fit import fit_guard
-from saccade.lenses.collection import load_lenses
+from saccade.interp.lenses.lens_set import load_lenses
+from saccade.interp.studies.guard.guard_fit import fit_guard
 
 WHO, WHAT = ("Lily", "Tom", "the cat", "a bird", "Ben"), ("ball", "tree", "cake", "dog", "car")
 ORDINARY = [f"One day, {who} saw the {what}. She was happy." for who in WHO for what in WHAT]
@@ -72,7 +72,7 @@ def test_one_prompt_is_told_in_words(saccade, fitted):
 def test_an_evaluation_is_printed_as_a_table_and_kept_as_json(
     saccade, fitted, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("saccade.investigations.guard_eval.SHOWN", 30)
+    monkeypatch.setattr("saccade.interp.studies.guard.guard_eval.SHOWN", 30)
     out = tmp_path / "found.json"
     code, printed, _ = saccade("guard", "eval", *fitted, "--prompts", "10", "--out", out)
     assert code == 0

@@ -10,11 +10,12 @@ from PIL import Image
 @pytest.fixture
 def trained(tmp_path):
     """A run of a recipe that looks at images; nothing is learnt and no data is read."""
-    from saccade.models.ram import Ram
-    from saccade.recipes import find_recipe, register_recipe
-    from saccade.recipes.seeing import gaze
-    from saccade.recipes.settings import with_settings
-    from saccade.training import Job, LossOut, train
+    from saccade.zoo.models.ram import Ram
+    from saccade.zoo.recipes.finding import find_recipe, register_recipe
+    from saccade.zoo.recipes.seeing import gaze
+    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.job import Job, LossOut
+    from saccade.zoo.training.loop import train
 
     recipe = find_recipe("ram-mnist")
     settings = with_settings(recipe.settings, ["n_glimpses=3", "d_hidden=8", "steps=1"])
@@ -41,7 +42,7 @@ def trained(tmp_path):
     about = {"recipe": "ram-blind", "settings": asdict(settings), "command": "saccade train ..."}
     train(job, tmp_path / "run", about=about)
     yield tmp_path / "run"
-    from saccade.recipes import finding
+    from saccade.zoo.recipes import finding
 
     finding._REGISTERED.pop("ram-blind")
 
@@ -66,7 +67,7 @@ def test_a_gaze_is_shown_kept_and_drawn(saccade, trained, tmp_path, told_in_a_li
 
 
 def test_a_matrix_and_the_curves_of_a_run_do_not_move(saccade, trained, tmp_path, told_in_a_line):
-    from saccade.trace import Trace, save_trace
+    from saccade.trace.trace import Trace, save_trace
 
     matrix = Trace(kind="attention", steps=("a",), memory=("b",), weights=torch.ones(1, 1))
     save_trace(tmp_path / "matrix", matrix)
@@ -77,7 +78,7 @@ def test_a_matrix_and_the_curves_of_a_run_do_not_move(saccade, trained, tmp_path
 
 
 def test_weights_over_an_image_are_a_picture_a_page_and_move(saccade, tmp_path):
-    from saccade.trace import ImageTrace, save_trace
+    from saccade.trace.trace import ImageTrace, save_trace
 
     overlay = ImageTrace(
         kind="overlay",

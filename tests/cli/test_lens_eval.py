@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from saccade.cli.main import app, main
-from saccade.lenses.collection import Lenses, Made, load_lenses
-from saccade.lenses.head_lens import HeadLens
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.lens_set import Lenses, Made, load_lenses
 
 pytestmark = pytest.mark.skipif(
     not any(group.name == "lens" for group in app.registered_groups), reason="no lens commands yet"

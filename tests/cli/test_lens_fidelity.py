@@ -14,10 +14,10 @@ QUICK = ["--windows", "5", "--window", "17", "--basis-windows", "2", "--directio
 @pytest.fixture(scope="module")
 def folder(stories, tmp_path_factory):
     """Lenses solved from a few stories that the model tells."""
-    from saccade.lenses.batches import SelfBatches
-    from saccade.lenses.fit import fit_on
-    from saccade.lenses.fit_config import FitConfig
-    from saccade.processes import Processes
+    from saccade.distributed import Processes
+    from saccade.interp.lenses.batches import SelfBatches
+    from saccade.interp.lenses.fit import fit_on
+    from saccade.interp.lenses.fit_config import FitConfig
 
     path = tmp_path_factory.mktemp("fidelity")
     with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +44,7 @@ def text(story, tmp_path):
 
 
 def test_figures_are_printed_and_kept_with_the_lenses(fidelity, stories, folder, text):
-    from saccade.lenses.collection import load_lenses
+    from saccade.interp.lenses.lens_set import load_lenses
 
     code, out, err = fidelity("--corpus", text, "--json", "--heads", "1,6")
     assert code == 0, err

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from saccade.lenses.collection import load_lenses
+from saccade.interp.lenses.lens_set import load_lenses
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,8 @@ def test_a_folder_of_something_else_is_not_replaced(fit, told_in_a_line, tmp_pat
 
 
 def test_an_interrupted_fit_leaves_the_old_lenses_and_goes_on(fit, stories, tmp_path, monkeypatch):
-    from saccade.lenses import batches, checkpoint
+    from saccade.interp.lenses import batches
+    from saccade.interp.lenses import gather as checkpoint
 
     out = tmp_path / "lens"
     assert fit("--out", out, "--seed", 1)[0] == 0
@@ -136,7 +137,7 @@ def test_an_interrupted_fit_leaves_the_old_lenses_and_goes_on(fit, stories, tmp_
 
 
 def test_without_a_corpus_the_model_writes_its_own(saccade, stories, tmp_path, monkeypatch):
-    monkeypatch.setattr("saccade.lenses.fit.WINDOW", 24)
+    monkeypatch.setattr("saccade.interp.lenses.fit.WINDOW", 24)
     given = ["--model", stories.name, "--tokens", 700, "--out", tmp_path / "lens"]
     code, out, _ = saccade("lens", "fit", *given)
     assert code == 0 and "from 720 tokens of self" in out

@@ -9,9 +9,9 @@ import pytest
 @pytest.fixture
 def lenses(stories, story, tmp_path, monkeypatch):
     """Lenses where `saccade read` looks for them."""
-    from saccade.lenses.fit import fit_lenses
-    from saccade.lenses.fit_config import FitConfig
-    from saccade.lenses.places import default_lens_path
+    from saccade.interp.lenses.fit import fit_lenses
+    from saccade.interp.lenses.fit_config import FitConfig
+    from saccade.interp.lenses.lens_set import default_lens_path
 
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
     text = story(tmp_path / "story.txt", sentences=60)

@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from saccade.lenses.collection import load_lenses
+from saccade.interp.lenses.lens_set import load_lenses
 
 
 @pytest.fixture(scope="module")
 def shards(stories, story, tmp_path_factory):
-    from saccade.lenses.fit import fit_lenses
-    from saccade.lenses.fit_config import FitConfig
+    from saccade.interp.lenses.fit import fit_lenses
+    from saccade.interp.lenses.fit_config import FitConfig
 
     folder = tmp_path_factory.mktemp("shards")
     config = FitConfig(tokens=800, window=31)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from saccade.lenses import hub
-from saccade.lenses.collection import Lenses, Made, load_lenses
-from saccade.lenses.head_lens import HeadLens
+from saccade.interp.lenses import hub
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.lens_set import Lenses, Made, load_lenses
 
 
 @pytest.fixture(scope="module")

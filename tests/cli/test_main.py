@@ -94,9 +94,9 @@ def failing(error):
 
 
 def test_an_error_is_a_line_and_a_hint_and_debug_shows_the_traceback(capsys, monkeypatch):
-    from saccade import heads
     from saccade.cli.main import main
     from saccade.errors import ModelError
+    from saccade.interp.heads import model as heads
 
     monkeypatch.setattr(heads, "open_model", failing(ModelError("no such thing", hint="look")))
     assert main(["model", "x"]) == 1
@@ -119,8 +119,8 @@ def test_an_error_is_a_line_and_a_hint_and_debug_shows_the_traceback(capsys, mon
 def test_what_nobody_foresaw_is_one_line_and_debug_shows_the_traceback(
     capsys, monkeypatch, error, words
 ):
-    from saccade import heads
     from saccade.cli.main import main
+    from saccade.interp.heads import model as heads
 
     monkeypatch.setattr(heads, "open_model", failing(error))
     assert main(["model", "x"]) == 1
@@ -143,8 +143,8 @@ def test_a_token_that_stdout_has_no_bytes_for_is_printed_as_an_escape():
 
 
 def test_an_interrupt_is_one_line_and_130(capsys, monkeypatch):
-    from saccade import heads
     from saccade.cli.main import main
+    from saccade.interp.heads import model as heads
 
     monkeypatch.setattr(heads, "open_model", failing(KeyboardInterrupt()))
     assert main(["model", "x"]) == 130

@@ -9,7 +9,7 @@ import typer
 from annotated_types import Ge, Le
 
 from saccade.cli.options import field_help, strict, with_options_of
-from saccade.lenses.fit_config import FitConfig
+from saccade.interp.lenses.fit_config import FitConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,9 +39,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lenses(folder):
-    from saccade.heads import open_model
-    from saccade.lenses.collection import Lenses, Made
-    from saccade.lenses.head_lens import HeadLens
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.head_lens import HeadLens
+    from saccade.interp.lenses.lens_set import Lenses, Made
 
     model = open_model(folder)
     generator = torch.Generator().manual_seed(1)
@@ -157,7 +157,7 @@ def test_a_page_that_cannot_be_written_is_said_in_a_line(read, tmp_path):
 
 
 def test_lenses_are_found_in_their_default_place(read, lenses):
-    from saccade.lenses.places import default_lens_path
+    from saccade.interp.lenses.lens_set import default_lens_path
 
     code, out, err = read(TEXT, lens=None)
     assert (code, out) == (1, "")
@@ -193,7 +193,7 @@ def test_what_cannot_be_done_is_said_in_a_line(read, arguments, code, words):
 
 
 def test_a_missing_model_or_lens_is_said_in_a_line(read, tmp_path, monkeypatch):
-    from saccade.lenses import hub
+    from saccade.interp.lenses import hub
 
     monkeypatch.setattr(hub, "HfApi", lambda: Hub(ConnectionError("no route")))
     monkeypatch.setattr(hub, "snapshot_download", not_cached)
@@ -270,7 +270,7 @@ def not_cached(name, **options):
 
 
 def test_lenses_are_read_from_the_hub_by_name(read, saved, monkeypatch):
-    from saccade.lenses import hub
+    from saccade.interp.lenses import hub
 
     monkeypatch.setattr(hub, "HfApi", Hub)
     monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: str(saved))
@@ -281,7 +281,7 @@ def test_lenses_are_read_from_the_hub_by_name(read, saved, monkeypatch):
 
 def test_lenses_are_pushed_with_a_card_that_says_how_to_use_them(saved, tmp_path, monkeypatch):
     from saccade.errors import LensError
-    from saccade.lenses import hub
+    from saccade.interp.lenses import hub
 
     fake = Hub()
     monkeypatch.setattr(hub, "HfApi", lambda: fake)

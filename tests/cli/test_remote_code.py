@@ -153,8 +153,7 @@ def test_every_command_that_takes_a_model_takes_the_option():
 
 def test_the_viewer_trusts_no_code_unless_it_was_started_so(trap):
     from saccade.errors import ModelError
-    from saccade.viewer.config import ViewConfig
-    from saccade.viewer.opening import open_model_and_lenses
+    from saccade.viewer.worker import ViewConfig, open_model_and_lenses
 
     folder = trap(UNKNOWN, TOKENIZER)
     with pytest.raises(ModelError, match="brings Python code of its own"):

@@ -13,7 +13,7 @@ NUMBERS = [f"{letter}{n}" for letter, most in COUNTS.items() for n in range(1, m
 
 @pytest.fixture(scope="module")
 def systems():
-    from saccade.recipes.systems import all_systems
+    from saccade.zoo.recipes.systems import all_systems
 
     return all_systems()
 
@@ -30,14 +30,14 @@ def test_every_file_exists(systems):
 
 
 def test_every_recipe_exists(systems):
-    from saccade.recipes import all_recipes
+    from saccade.zoo.recipes.finding import all_recipes
 
     known = all_recipes()
     assert not {f"{s.number} {name}" for s in systems for name in s.recipes if name not in known}
 
 
 def test_every_recipe_belongs_to_a_system(systems):
-    from saccade.recipes.finding import _REGISTERED, all_recipes
+    from saccade.zoo.recipes.finding import _REGISTERED, all_recipes
 
     named = {name for system in systems for name in system.recipes}
     assert not {*all_recipes()} - {*_REGISTERED} - named
@@ -46,7 +46,7 @@ def test_every_recipe_belongs_to_a_system(systems):
 def test_every_model_belongs_to_a_system(systems):
     named = {file for system in systems for file in system.files}
     recipes = {name for system in systems for name in system.recipes}
-    from saccade.recipes import all_recipes
+    from saccade.zoo.recipes.finding import all_recipes
 
     known = all_recipes()
     used = {f"models/{known[name].system}.py" for name in recipes if name in known}
@@ -78,7 +78,7 @@ def test_our_numbers_are_those_of_the_results(saccade, systems):
 def test_a_letter_and_a_number_choose(saccade):
     code, out, _ = saccade("systems", "s9", "--results", ROOT / "docs")
     assert code == 0 and out.startswith("Sequence to sequence")
-    assert "saccade/models/bahdanau.py" in out and "published 28.1, ours 40.06" in out
+    assert "saccade/zoo/models/bahdanau.py" in out and "published 28.1, ours 40.06" in out
     assert "S10" not in out
     _, out, _ = saccade("systems", "X", "--results", ROOT / "docs")
     assert [line[:2] for line in out.splitlines() if line[:1] == "X"] == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PLUGIN = Path(__file__).parent.parent / "training" / "tiny.py"
+PLUGIN = Path(__file__).parent.parent / "zoo" / "training" / "tiny.py"
 sys.path.insert(0, str(PLUGIN.parent))
 
 
@@ -26,8 +26,8 @@ def trained(tmp_path_factory):
     """A run that has learnt; not to be changed."""
     from tiny import TINY
 
-    from saccade.recipes import train_recipe
-    from saccade.recipes.settings import with_settings
+    from saccade.zoo.recipes.running import train_recipe
+    from saccade.zoo.recipes.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train_recipe(TINY, folder, settings=with_settings(TINY.settings, ["epochs=12"]))
@@ -91,7 +91,7 @@ def test_what_cannot_be_trained_is_told_in_a_line(
 
 
 def test_an_interrupt_says_how_to_go_on(tiny, tmp_path, monkeypatch):
-    from saccade.recipes import running
+    from saccade.zoo.recipes import running
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -206,11 +206,11 @@ def test_what_a_system_cannot_do_is_told(tiny, trained, monkeypatch, told_in_a_l
 
     from tiny import TINY
 
-    from saccade.recipes import finding
+    from saccade.zoo.recipes import finding
 
     mute = replace(TINY, trace=None, translate=None, sample=None)
     monkeypatch.setattr(finding, "register_recipe", lambda _: None)
-    monkeypatch.setattr("saccade.recipes.finding._REGISTERED", {"tiny-mirror": mute})
+    monkeypatch.setattr("saccade.zoo.recipes.finding._REGISTERED", {"tiny-mirror": mute})
     for command, words in (
         (["trace", trained, "abc"], "tiny-mirror has no attention to trace"),
         (["translate", trained, "abc"], "tiny-mirror is no translator"),

@@ -264,7 +264,7 @@ def test_where_there_are_no_locks_only_old_leftovers_are_removed(tmp_path, monke
         leftover.mkdir()
     long_ago = time.time() - atomic._LEFTOVER_SECONDS - 60
     os.utime(old, (long_ago, long_ago))
-    monkeypatch.setattr("saccade.store.lock.fcntl.flock", none)
+    monkeypatch.setattr("saccade.store.atomic.fcntl.flock", none)
     rewrite(tmp_path / "lens")
     assert [leftover.exists() for leftover in (old, young)] == [False, True]
 

@@ -7,8 +7,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from saccade.store import fingerprint_model, fingerprint_text, fingerprint_tokenizer
-from saccade.store.fingerprint import _sample
+from saccade.store.fingerprint import (
+    _sample,
+    fingerprint_model,
+    fingerprint_text,
+    fingerprint_tokenizer,
+)
 
 SIXTEEN_HEX = re.compile(r"[0-9a-f]{16}")
 

@@ -12,7 +12,7 @@ import torch
 
 from saccade.errors import StoreError
 from saccade.store import folder as folder_module
-from saccade.store import read_folder, read_manifest, read_tensors, write_folder
+from saccade.store.folder import read_folder, read_manifest, read_tensors, write_folder
 
 FILE, OTHER = "stats.safetensors", "bias.safetensors"
 
@@ -255,7 +255,8 @@ def test_a_folder_that_is_always_replaced_while_it_is_read_is_told_in_one_line(
 STRESS = """
 import json, os, sys, time
 import torch
-from saccade.store import atomic, read_folder, read_manifest, read_tensors, write_folder
+from saccade.store import atomic
+from saccade.store.folder import read_folder, read_manifest, read_tensors, write_folder
 
 torch.set_num_threads(1)
 path, way, swaps = sys.argv[1], sys.argv[2], int(sys.argv[3])

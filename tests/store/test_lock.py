@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from saccade.store import lock
-from saccade.store.lock import Hold, locked
+from saccade.store import atomic as lock
+from saccade.store.atomic import Hold, locked
 
 HOLDS = """
 import sys
 from pathlib import Path
-from saccade.store.lock import locked
+from saccade.store.atomic import locked
 with locked(Path(sys.argv[1])) as hold:
     print(hold.name, flush=True)
     sys.stdin.readline()
@@ -23,7 +23,7 @@ with locked(Path(sys.argv[1])) as hold:
 COUNTS = """
 import os, sys
 from pathlib import Path
-from saccade.store.lock import locked
+from saccade.store.atomic import locked
 root = Path(sys.argv[1])
 count = root / "count"
 count.write_text("0")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from saccade.errors import StoreError
-from saccade.store import load_tensors, save_tensors, tensors
+from saccade.store import tensors
+from saccade.store.tensors import load_tensors, save_tensors
 
 DTYPES = [
     torch.float64,
@@ -104,7 +105,7 @@ def test_a_full_disk_is_told_and_the_old_file_stays(path, monkeypatch):
 LIMITED = """
 import resource, signal, sys, torch
 from saccade.errors import StoreError
-from saccade.store import save_tensors
+from saccade.store.tensors import save_tensors
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails instead of killing us
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

@@ -6,8 +6,9 @@ import re
 import pytest
 import torch
 
-from saccade.trace import Trace, draw_trace, load_trace, save_trace, trace_figure, trace_html
-from saccade.trace.draw_document import WIDE, document_weights, place_words
+from saccade.trace.draw import WIDE, document_weights, draw_trace, place_words, trace_figure
+from saccade.trace.page import trace_html
+from saccade.trace.trace import Trace, load_trace, save_trace
 
 WORDS = ("Anne", "said", ",", "Mr.", "Elliot", "(", "he", "laughed", ")", "$5", "gone", "!") * 23
 

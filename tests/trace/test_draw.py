@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from saccade.errors import MissingPackageError
-from saccade.trace import Trace, draw_trace, trace_figure
+from saccade.trace.draw import draw_trace, trace_figure
+from saccade.trace.trace import Trace
 
 
 def trace(*, heads=0, steps=3, keys=5):

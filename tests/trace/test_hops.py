@@ -5,7 +5,9 @@ import re
 
 import torch
 
-from saccade.trace import Trace, trace_figure, trace_html
+from saccade.trace.draw import trace_figure
+from saccade.trace.page import trace_html
+from saccade.trace.trace import Trace
 
 HOPS = Trace(
     kind="hops",

@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from saccade.trace import Trace, trace_html
+from saccade.trace.page import trace_html
+from saccade.trace.trace import Trace
 
 
 @pytest.fixture

@@ -8,16 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from saccade.trace import (
-    ImageTrace,
-    Trace,
-    animate_image_trace,
-    draw_image_trace,
-    image_trace_figure,
-    load_trace,
-    save_trace,
-    trace_html,
-)
+from saccade.trace.draw_image import animate_image_trace, draw_image_trace, image_trace_figure
+from saccade.trace.page import trace_html
+from saccade.trace.trace import ImageTrace, Trace, load_trace, save_trace
 
 STEPS = ("a", "$dog", "</script>")
 HEIGHT, WIDTH = 6, 10

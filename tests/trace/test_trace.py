@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from saccade.errors import StoreError
-from saccade.store import write_folder
-from saccade.trace import Trace, load_trace, save_trace
+from saccade.store.folder import write_folder
+from saccade.trace.trace import Trace, load_trace, save_trace
 
 STEPS, KEYS, HEADS = 3, 5, 7
 

@@ -36,7 +36,7 @@ def lens_folders(stories, tmp_path_factory) -> tuple[Path, Path]:
 def opened(stories, lens_folders):
     """The little model and its lenses."""
     import saccade
-    from saccade.viewer.opening import Opened
+    from saccade.viewer.worker import Opened
 
     lenses = {path.name: saccade.load_lenses(path, stories) for path in lens_folders}
     return Opened(stories, lenses)
@@ -45,7 +45,7 @@ def opened(stories, lens_folders):
 @pytest.fixture(scope="session")
 def gallery_folder(tmp_path_factory) -> Path:
     """A folder with a run that is done, one that is damaged, a saved trace and a stranger."""
-    from saccade.trace import Trace, save_trace
+    from saccade.trace.trace import Trace, save_trace
 
     folder = tmp_path_factory.mktemp("runs")
     _write_run(folder / "adding-gru")
@@ -66,7 +66,7 @@ def gallery_folder(tmp_path_factory) -> Path:
 
 
 def _write_run(folder: Path) -> None:
-    from saccade.training.run_folder import RunFolder
+    from saccade.zoo.training.run_folder import RunFolder
 
     folder.mkdir()
     run = RunFolder(folder)
@@ -81,7 +81,7 @@ def _write_run(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def config(stories, lens_folders, gallery_folder):
     """What the viewer was started with."""
-    from saccade.viewer.config import ViewConfig
+    from saccade.viewer.worker import ViewConfig
 
     return ViewConfig(
         model=stories.name, lenses=tuple(map(str, lens_folders)), folders=(gallery_folder,)
@@ -93,7 +93,7 @@ def desk(config, opened):
     """A desk whose model is open already, with nothing in its caches."""
     from dataclasses import replace
 
-    from saccade.viewer.desk import Desk
+    from saccade.viewer.session import Desk
 
     found = Desk(replace(config, has_model=False))
     found.take(opened)
@@ -107,7 +107,7 @@ def client(desk):
     from fastapi.testclient import TestClient
 
     from saccade.viewer.app import make_app
-    from saccade.viewer.gate import Address
+    from saccade.viewer.security import Address
 
     app = make_app(desk, Address(port=PORT))
     with TestClient(
@@ -140,7 +140,7 @@ def server(config, opened, served) -> Iterator[str]:
     """The address of a server that runs for the whole session."""
     from dataclasses import replace
 
-    from saccade.viewer.desk import Desk
+    from saccade.viewer.session import Desk
 
     desk = Desk(replace(config, has_model=False))
     desk.take(opened)
@@ -155,7 +155,7 @@ class RunningServer:
         import uvicorn
 
         from saccade.viewer.app import make_app
-        from saccade.viewer.gate import Address
+        from saccade.viewer.security import Address
 
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))

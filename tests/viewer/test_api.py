@@ -60,7 +60,7 @@ def test_attention_rows_are_triangular_and_sum_to_one(ask):
 
 
 def test_a_long_text_gives_the_same_attention_as_a_short_one(stories, monkeypatch):
-    from saccade.lenses import text_run
+    from saccade.interp.lenses import text_run
 
     kept = text_run.TextRun(stories, TEXT)
     monkeypatch.setattr(text_run, "WEIGHTS_BYTES", 0)
@@ -115,7 +115,7 @@ def test_the_effect_at_an_earlier_position_is_that_of_the_shorter_prompt(ask, st
 
 
 def test_mass_is_what_the_lens_gives_to_the_words(ask, opened):
-    from saccade.lenses.text_run import TextRun
+    from saccade.interp.lenses.text_run import TextRun
 
     found = ask("measure", {"text": TEXT, "measure": "mass", "words": "a,the", "lens": "closed"})
     lenses, run = opened.lenses["closed"], TextRun(opened.model, TEXT)
@@ -216,7 +216,7 @@ def test_roles_are_what_the_command_prints(ask, config, capsys):
 
 
 def test_the_gallery_lists_runs_beside_the_published_number(ask, gallery_folder):
-    from saccade.recipes.finding import find_recipe
+    from saccade.zoo.recipes.finding import find_recipe
 
     runs = {run["name"]: run for run in ask("runs")}
     assert set(runs) == {"adding-gru", "damaged"}
@@ -231,7 +231,7 @@ def test_the_gallery_lists_runs_beside_the_published_number(ask, gallery_folder)
 
 
 def test_a_saved_trace_is_given_as_it_was_saved(ask, gallery_folder):
-    from saccade.trace import load_trace
+    from saccade.trace.trace import load_trace
 
     (listed,) = ask("traces")
     assert listed == {"name": "dog", "kind": "attention", "title": "ein Hund .", "n_steps": 2}
@@ -246,7 +246,7 @@ def test_status_names_the_model_and_what_can_be_asked(ask, stories):
 
 
 def test_nothing_is_computed_twice(ask, desk, monkeypatch):
-    from saccade.lenses import text_run
+    from saccade.interp.lenses import text_run
 
     runs = []
     before = text_run.capture

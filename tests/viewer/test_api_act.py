@@ -45,7 +45,7 @@ def test_every_change_moves_the_output_and_the_page_sees_both(ask, change):
 
 
 def test_an_ablation_is_the_model_without_the_head(ask, stories):
-    from saccade.heads import Ablate, intervene
+    from saccade.interp.heads.intervene import Ablate, intervene
 
     found = ask("act", {"text": TEXT, "changes": [CHANGES[0]], "word": "Tom"})
     ids = stories.encode(TEXT)
@@ -58,7 +58,7 @@ def test_an_ablation_is_the_model_without_the_head(ask, stories):
 
 
 def test_what_the_lens_foretold_is_the_difference_of_its_two_readings(ask, opened):
-    from saccade.lenses.text_run import TextRun
+    from saccade.interp.lenses.text_run import TextRun
 
     lens = opened.lenses["polished"].by_layer[1]
     z = TextRun(opened.model, TEXT).captured.z[1][:, -1]
@@ -71,7 +71,7 @@ def test_what_the_lens_foretold_is_the_difference_of_its_two_readings(ask, opene
 
 
 def test_it_goes_on_with_and_without_the_change(ask, stories):
-    from saccade.investigations.going_on import go_on
+    from saccade.interp.studies.prompts import go_on
 
     found = ask("act", {"text": TEXT, "changes": [INJECT], "say": 5})
     assert found["says"] == go_on(stories, TEXT, 5) and found["says_after"]
@@ -90,8 +90,8 @@ def test_a_kept_edit_is_in_every_other_answer(ask):
 
 @pytest.mark.parametrize("change", [INJECT, CHANGES[0], CHANGES[3]], ids=lambda it: it["kind"])
 def test_a_downloaded_edit_is_one_that_the_command_line_loads(client, stories, tmp_path, change):
-    from saccade.heads import capture
-    from saccade.investigations.edit_file import load_edit
+    from saccade.interp.heads.capture import capture
+    from saccade.interp.studies.edit.edit_file import load_edit
 
     question = {"text": TEXT, "changes": [change]}
     reply = client.post("/api/edit", json=question)

@@ -35,7 +35,7 @@ def _patiently(url: str) -> httpx.Response:
 
 def test_the_first_free_port_is_taken_and_a_taken_one_refused():
     from saccade.errors import UsageError
-    from saccade.viewer import serving
+    from saccade.viewer import server as serving
 
     with serving.listen("127.0.0.1", None) as first, serving.listen("127.0.0.1", None) as second:
         taken = first.getsockname()[1]
@@ -45,7 +45,7 @@ def test_the_first_free_port_is_taken_and_a_taken_one_refused():
 
 
 def test_every_address_but_loopback_gets_a_token():
-    from saccade.viewer.serving import new_address
+    from saccade.viewer.server import new_address
 
     for host in ("127.0.0.1", "127.8.9.1", "::1", "localhost"):
         assert not new_address(host, 1).token
@@ -108,7 +108,7 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
 def test_a_browser_is_opened_only_where_there_is_one(monkeypatch):
     import webbrowser
 
-    from saccade.viewer import serving
+    from saccade.viewer import server as serving
 
     def none(*_: object) -> None:
         raise webbrowser.Error("no browser")
@@ -130,7 +130,7 @@ def test_answers_come_inside_a_running_loop_too(config):
     import asyncio
     from dataclasses import replace
 
-    from saccade.viewer.asking import ask_once
+    from saccade.viewer.notebook import ask_once
 
     async def in_a_notebook() -> bytes:
         return ask_once(replace(config, has_model=False), [("runs", {})])[0]

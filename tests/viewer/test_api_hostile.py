@@ -100,7 +100,7 @@ def test_a_trace_is_asked_for_by_name_only(client, run):
 
 
 def test_a_link_out_of_a_folder_is_not_followed(gallery_folder, tmp_path):
-    from saccade.viewer.gallery import Gallery
+    from saccade.viewer.runs import Gallery
 
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     shutil.copytree(gallery_folder / "adding-gru", outside / "secret")
@@ -134,7 +134,7 @@ def test_an_oversize_question_is_refused_before_it_is_read(client):
 
 
 def test_a_text_of_too_many_tokens_is_refused_in_words(client, monkeypatch):
-    monkeypatch.setattr("saccade.viewer.questions.MOST_TOKENS", 8)
+    monkeypatch.setattr("saccade.viewer.schemas.MOST_TOKENS", 8)
     reply = client.post("/api/reading", json={"text": "a dog " * 20})
     assert reply.status_code == 400 and "the text is too long" in reply.json()["error"]
 
@@ -228,7 +228,7 @@ def test_another_address_needs_the_token(desk):
     from fastapi.testclient import TestClient
 
     from saccade.viewer.app import make_app
-    from saccade.viewer.serving import new_address
+    from saccade.viewer.server import new_address
 
     assert new_address("127.0.0.1", 80).token == "" == new_address("localhost", 80).token
     address = new_address("0.0.0.0", 8765)

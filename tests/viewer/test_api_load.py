@@ -99,7 +99,7 @@ def test_work_that_nobody_waits_for_is_given_up():
 def test_status_answers_while_the_model_works(config, opened, served):
     from dataclasses import replace
 
-    from saccade.viewer.desk import Desk
+    from saccade.viewer.session import Desk
 
     desk = Desk(replace(config, has_model=False))
     desk.take(opened)
@@ -125,7 +125,7 @@ def test_status_answers_while_the_model_works(config, opened, served):
 
 
 def test_the_page_is_there_before_the_model(config, served):
-    from saccade.viewer import desk as desks
+    from saccade.viewer import session as desks
 
     go = threading.Event()
 

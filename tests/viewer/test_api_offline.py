@@ -112,7 +112,7 @@ def test_shown_cards_have_the_shape_that_the_server_gives(opened, ask):
 
 def test_traces_show_themselves_one_or_several(tmp_path):
     import saccade
-    from saccade.trace import Trace
+    from saccade.trace.trace import Trace
 
     weights = torch.tensor([[0.5, 0.5]])
     trace = Trace(kind="attention", steps=("</script>",), memory=("a", "b"), weights=weights)

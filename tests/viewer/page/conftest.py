@@ -76,7 +76,7 @@ def _trained_run(folder: Path) -> None:
 def _saved_trace(folder: Path) -> None:
     import torch
 
-    from saccade.trace import Trace, save_trace
+    from saccade.trace.trace import Trace, save_trace
 
     weights = torch.softmax(torch.arange(2 * 3 * 5).view(2, 3, 5).sin() * 3, -1)
     trace = Trace(
@@ -93,7 +93,7 @@ def _saved_trace(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def view_config(shared_models, lens_folders, tmp_path_factory) -> Any:
     """The little model with two sets of lenses, a run and a trace."""
-    from saccade.viewer.config import ViewConfig
+    from saccade.viewer.worker import ViewConfig
 
     runs = tmp_path_factory.mktemp("watched")
     _trained_run(runs / "adding-gru")
@@ -109,7 +109,7 @@ def view_config(shared_models, lens_folders, tmp_path_factory) -> Any:
 def print_route(view_config) -> Iterator[Callable[..., Any]]:
     """What `saccade view --print ROUTE --ask QUESTION` prints, with a model that stays open."""
     from saccade.viewer.app import answer_to
-    from saccade.viewer.desk import Desk
+    from saccade.viewer.session import Desk
 
     loop, desk = asyncio.new_event_loop(), Desk(view_config)
     # Apart: the browser's own loop runs in this thread.
@@ -136,8 +136,8 @@ def viewed(view_config, print_route) -> Iterator[Viewed]:
     import uvicorn
 
     from saccade.viewer.app import make_app
-    from saccade.viewer.desk import Desk
-    from saccade.viewer.serving import listen, new_address
+    from saccade.viewer.server import listen, new_address
+    from saccade.viewer.session import Desk
 
     with listen("127.0.0.1", 0) as at:
         address = new_address("127.0.0.1", at.getsockname()[1])

@@ -72,7 +72,7 @@ def in_notebook(new_page, shown):
 
 def test_a_reading_is_drawn_in_a_notebook(new_page, viewed, view_config, text):
     import saccade
-    from saccade.lenses.reading_table import dotted
+    from saccade.interp.lenses.reading_table import dotted
 
     def read():
         model = saccade.open_model(view_config.model)
@@ -92,7 +92,7 @@ def test_a_trace_is_drawn_in_a_notebook(new_page):
     import torch
 
     import saccade
-    from saccade.trace import Trace
+    from saccade.trace.trace import Trace
 
     trace = Trace(
         kind="attention",

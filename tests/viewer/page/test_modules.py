@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from saccade.viewer import offline
+from saccade.viewer import export as offline
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', re.MULTILINE)
 EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)

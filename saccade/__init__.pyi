@@ -1,0 +1,97 @@
+# The public names, once each: `saccade/__init__.py` loads them from here on first use.
+from .errors import (
+    CorpusError,
+    InterventionError,
+    LensError,
+    MissingPackageError,
+    ModelError,
+    RecipeError,
+    SaccadeError,
+    StoreError,
+    TaskError,
+    TrainingError,
+    UsageError,
+)
+from .interp.heads.intervene import (
+    Ablate,
+    InjectHead,
+    InjectResidual,
+    Patch,
+    Scale,
+    intervene,
+    mean_z,
+)
+from .interp.heads.model import DEFAULT_MODEL, LanguageModel, open_model, wrap_model
+from .interp.lenses.corpus import read_corpus
+from .interp.lenses.evaluate import evaluate_lenses
+from .interp.lenses.fit import fit_lenses, merge_lenses
+from .interp.lenses.fit_config import FitConfig
+from .interp.lenses.gradient import register_objective
+from .interp.lenses.hub import push_lenses
+from .interp.lenses.lens import Lens, register_lens
+from .interp.lenses.lens_set import Lenses, load_lenses
+from .interp.lenses.reading import Reading
+from .trace.trace import ImageTrace, Trace, load_trace, save_trace
+from .viewer.notebook import show
+from .zoo.recipes.finding import all_recipes, find_recipe, register_recipe
+from .zoo.recipes.opened import OpenRun, open_run
+from .zoo.recipes.recipe import Recipe
+from .zoo.recipes.running import evaluate_run, train_recipe
+from .zoo.training.config import TrainConfig
+from .zoo.training.job import Job, LossOut
+
+__version__: str
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "Ablate",
+    "CorpusError",
+    "FitConfig",
+    "ImageTrace",
+    "InjectHead",
+    "InjectResidual",
+    "InterventionError",
+    "Job",
+    "LanguageModel",
+    "Lens",
+    "LensError",
+    "Lenses",
+    "LossOut",
+    "MissingPackageError",
+    "ModelError",
+    "OpenRun",
+    "Patch",
+    "Reading",
+    "Recipe",
+    "RecipeError",
+    "SaccadeError",
+    "Scale",
+    "StoreError",
+    "TaskError",
+    "Trace",
+    "TrainConfig",
+    "TrainingError",
+    "UsageError",
+    "__version__",
+    "all_recipes",
+    "evaluate_lenses",
+    "evaluate_run",
+    "find_recipe",
+    "fit_lenses",
+    "intervene",
+    "load_lenses",
+    "load_trace",
+    "mean_z",
+    "merge_lenses",
+    "open_model",
+    "open_run",
+    "push_lenses",
+    "read_corpus",
+    "register_lens",
+    "register_objective",
+    "register_recipe",
+    "save_trace",
+    "show",
+    "train_recipe",
+    "wrap_model",
+]

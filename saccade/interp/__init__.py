@@ -1,0 +1,1 @@
+"""What every attention head of a language model does, knows and looks at."""

@@ -1,0 +1,219 @@
+"""The attention weights of chosen layers and positions, computed beside the model's own kernel.
+
+The model is not switched to eager attention. Three ways in, the first that fires is used:
+
+1. the implementation registered in transformers' ``AttentionInterface`` (sdpa, flash, a user's
+   own) is wrapped for the length of the run: queries and keys pass by, and the weights are
+   computed from them;
+2. models that call torch's ``scaled_dot_product_attention`` themselves (Falcon) meet a torch
+   function mode that does the same;
+3. eager models hand the weights out beside their result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from transformers import AttentionInterface, PreTrainedModel
+
+from saccade.errors import ModelError
+from saccade.interp.heads.taps import HeadLayer
+
+NEGATIVE = -1e30  # finite, so that a row that may attend to nothing gives no NaN
+
+
+@contextmanager
+def record_attention(
+    hf: PreTrainedModel, layers: Sequence[HeadLayer], positions: Sequence[int] | None
+) -> Iterator[dict[int, Tensor]]:
+    """Fill a dict with the attention weights of ``layers`` while the model runs inside.
+
+    Raises:
+        ModelError: the model's attention kernel let none of the three ways see its weights.
+    """
+    rows: dict[int, Tensor] = {}
+    if not layers:
+        yield rows
+        return
+    recorder = _Recorder(layers, positions, rows)
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.attention.register_forward_pre_hook(recorder.enter))
+            stack.enter_context(layer.attention.register_forward_hook(recorder.leave))
+        name = hf.config._attn_implementation or "eager"
+        stack.enter_context(_wrapped(name, recorder))
+        # The mode sees every call of torch and would cost a fifth of a short run: it is for the
+        # models that do not go through the interface.
+        if name not in AttentionInterface() or not all(map(_uses_interface, recorder.index)):
+            stack.enter_context(_WatchKernel(recorder))
+        yield rows
+    if missing := [layer.index for layer in layers if layer.index not in rows]:
+        raise ModelError(
+            f"could not see the attention weights of layer {missing[0]}: the model runs "
+            f"{name!r} attention, which hides them",
+            hint="read the heads of this model without what they attend to",
+        )
+
+
+def _uses_interface(attention: nn.Module) -> bool:
+    code = inspect.unwrap(type(attention).forward).__code__
+    return "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+class _Recorder:
+    """Knows which chosen attention module is running, and computes its weights once."""
+
+    def __init__(
+        self,
+        layers: Sequence[HeadLayer],
+        positions: Sequence[int] | None,
+        rows: dict[int, Tensor],
+    ) -> None:
+        self.index = {layer.attention: layer.index for layer in layers}
+        self.positions = None if positions is None else list(positions)
+        self.rows = rows
+        self.running: int | None = None
+
+    def enter(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+        self.running = self.index[module]
+
+    def leave(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
+        weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+        if self.is_waiting and isinstance(weights, Tensor) and weights.dim() == 4:
+            self.rows[self.index[module]] = self.pick(weights)
+        self.running = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.running is not None and self.running not in self.rows
+
+    def pick(self, per_query: Tensor) -> Tensor:
+        """Only the asked query positions of ``[batch, head, query_pos, ...]``."""
+        return per_query if self.positions is None else per_query[:, :, self.positions]
+
+    def compute(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        mask: Tensor | None,
+        scaling: float | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> None:
+        """``softmax(query key^T * scaling + mask)``, mask ``[batch, head, query_pos, key_pos]``."""
+        assert self.running is not None
+        q, k = self.pick(query).float(), key.float()
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # one key head for each head
+        scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if mask is not None:
+            picked = self.pick(mask) if mask.shape[2] == query.shape[2] else mask
+            picked = picked[..., : k.shape[2]]
+            if picked.dtype == torch.bool:
+                scores = scores.masked_fill(~picked, NEGATIVE)
+            else:
+                scores = scores + picked
+        if sinks is not None:  # GPT-OSS: a learned score that takes weight and gives nothing
+            sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+            scores = torch.cat([scores, sink], dim=-1)
+        weights = scores.softmax(-1)[..., : k.shape[2]]
+        self.rows[self.running] = weights.to(query.dtype)
+
+
+@contextmanager
+def _wrapped(name: str, recorder: _Recorder) -> Iterator[None]:
+    """Replace the registered implementation by one that shows queries and keys to the recorder."""
+    registered = AttentionInterface()
+    if name not in registered:  # eager is not registered: each model has its own
+        yield
+        return
+    own: Callable[..., Any] = registered[name]
+
+    def beside(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        # transformers' own signature: what else it passes is handed on untouched.
+        if recorder.is_waiting and (attention_mask is None or isinstance(attention_mask, Tensor)):
+            bias = kwargs.get("position_bias")
+            mask = _full_mask(query, key, attention_mask, kwargs.get("sliding_window"))
+            if bias is not None:
+                mask = (
+                    bias.float().masked_fill(~mask, NEGATIVE)
+                    if mask.dtype == torch.bool
+                    else bias + mask
+                )
+            recorder.compute(
+                query,
+                key,
+                mask=mask,
+                scaling=kwargs.get("scaling"),
+                softcap=kwargs.get("softcap"),
+                sinks=kwargs.get("s_aux"),
+            )
+        return own(module, query, key, value, attention_mask, *args, **kwargs)
+
+    AttentionInterface.register(name, beside)
+    try:
+        yield
+    finally:
+        AttentionInterface.register(name, own)
+
+
+def _full_mask(query: Tensor, key: Tensor, mask: Tensor | None, window: int | None) -> Tensor:
+    """``[batch, head, query_pos, key_pos]``, True = may attend (or a float to add)."""
+    if mask is not None and mask.dim() == 4:
+        return mask
+    n_queries, n_keys = query.shape[2], key.shape[2]
+    at = torch.arange(n_keys - n_queries, n_keys, device=query.device)[:, None]
+    keys = torch.arange(n_keys, device=query.device)
+    may = keys <= at
+    if window is not None and mask is not None:  # flash kernels get the window as a number
+        may = may & (keys > at - window)
+    may = may[None, None]
+    if mask is not None:  # flash kernels get [batch, key_pos]
+        may = may & mask[:, None, None, -n_keys:].bool()
+    return may
+
+
+class _WatchKernel(TorchFunctionMode):
+    """Sees calls of torch's own attention kernel while a chosen layer runs."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is scaled_dot_product_attention and self.recorder.is_waiting:
+            self._show(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _show(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        query, key, mask = given["query"], given["key"], given.get("attn_mask")
+        if given.get("is_causal"):
+            may = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+            mask = may.tril()[None, None]
+        self.recorder.compute(query, key, mask=mask, scaling=given.get("scale"))

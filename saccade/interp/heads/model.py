@@ -1,0 +1,277 @@
+"""Open a causal language model so that its heads can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from saccade.errors import UsageError
+from saccade.interp.heads.checks import (
+    check_causal,
+    check_logits,
+    check_sum,
+    check_tokenizer,
+    check_trial,
+    check_values,
+    check_weights,
+)
+from saccade.interp.heads.encoding import Encoding, show_words, text_ids
+from saccade.interp.heads.hooks import input_device, n_embedded, try_model
+from saccade.interp.heads.loading import (
+    DEFAULT_MODEL,
+    load_model,
+    quiet_transformers,
+    refuse_other_kinds,
+)
+from saccade.interp.heads.residual_path import (
+    Unembedding,
+    find_final_norm,
+    find_unembedding,
+    follow_to_stream,
+)
+from saccade.interp.heads.taps import FinalNorm, HeadLayer, find_taps
+from saccade.store.fingerprint import fingerprint_model, fingerprint_tokenizer
+
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A Hugging Face causal model, unmodified, whose heads have been found and checked.
+
+    Made by `open_model` or `wrap_model`. Layers and heads are counted from 0; a layer keeps the
+    number it has in the model even where others (state-space layers) have no heads.
+    """
+
+    name: str
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    layers: tuple[HeadLayer, ...]
+    unembedding: Unembedding
+    final_norm: FinalNorm
+    probe: tuple[float, ...]
+    """What the model computes on a few tokens, in nats: tells apart what weights and config do not,
+    such as another version of the model's code."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells these weights and this config from any others."""
+        return fingerprint_model(self.hf)
+
+    @cached_property
+    def tokenizer_fingerprint(self) -> str:
+        """Tells this tokenizer from any other."""
+        return fingerprint_tokenizer(self._tokenizer())
+
+    @property
+    def encoding(self) -> Encoding:
+        """What the tokenizer adds to the tokens of a text."""
+        return self._encoding
+
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding.of(self.tokenizer)
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The tokens that the tokenizer puts in front of a prompt, as text; often BOS, or none."""
+        ids = self.encoding.prefix
+        return tuple(self.words(ids)) if ids else ()
+
+    def computes_alike(self, probe: Sequence[float]) -> bool:
+        """Whether a probe of an earlier time agrees with this model's, but for rounding."""
+        # A sum over the vocabulary of numbers with 8 bits (bfloat16) is off by about a hundredth.
+        is_exact = self.hf.dtype in (torch.float32, torch.float64)
+        slack = 2e-3 if is_exact else 0.1
+        pairs = zip(self.probe, probe, strict=False)
+        return len(probe) == len(self.probe) and all(abs(a - b) <= slack for a, b in pairs)
+
+    @property
+    def n_layers(self) -> int:
+        """How many layers have heads."""
+        return len(self.layers)
+
+    @property
+    def n_heads(self) -> int:
+        """How many heads there are in all layers together."""
+        return sum(layer.n_heads for layer in self.layers)
+
+    @property
+    def d_model(self) -> int:
+        """Width of the final state."""
+        return int(self.unembedding.weight.shape[1])
+
+    @property
+    def d_vocab(self) -> int:
+        """How many words the logits are for (often more than the tokenizer has)."""
+        return int(self.unembedding.weight.shape[0])
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest text the model was made for; None where its config sets no limit."""
+        config = self.hf.config.get_text_config(decoder=True)
+        found = [getattr(config, name, None) for name in CONTEXT_NAMES]
+        return next((n for n in found if isinstance(n, int) and n > 0), None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the ids of a text have to be."""
+        return input_device(self.hf)
+
+    def layer(self, index: int) -> HeadLayer:
+        """The heads of decoder layer ``index``; a `UsageError` where there is no such layer."""
+        for layer in self.layers:
+            if layer.index == index:
+                return layer
+        indices = [layer.index for layer in self.layers]
+        whole = indices == list(range(indices[0], indices[-1] + 1))
+        valid = f"{indices[0]}-{indices[-1]}" if whole else ", ".join(map(str, indices))
+        raise UsageError(
+            f"no layer {index}: {self.name} has heads in layers {valid}",
+            hint="layers are counted from 0",
+        )
+
+    def check_head(self, layer: int, head: int) -> None:
+        """Raise a `UsageError` unless there is such a head."""
+        n_heads = self.layer(layer).n_heads
+        if not 0 <= head < n_heads:
+            raise UsageError(
+                f"no head {head} in layer {layer}: {self.name} has heads 0-{n_heads - 1} there",
+                hint="heads are counted from 0, in each layer anew",
+            )
+
+    def encode(self, text: str) -> Int[Tensor, "1 pos"]:
+        """The token ids of a prompt, with what the tokenizer puts in front of it (often BOS)."""
+        if not text.strip():
+            raise UsageError(f"the text is empty: {text!r}", hint="give at least one word")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the text is not Unicode: it holds half a character at {error.start}",
+                hint="give text in UTF-8",
+            ) from error
+        with quiet_transformers():
+            ids = text_ids(self._tokenizer(), self.encoding, text)
+        self._refuse_beyond(ids)
+        n_tokens, limit = ids.shape[1], self.max_positions
+        if limit is not None and n_tokens > limit:
+            raise UsageError(
+                f"the text is too long: it has {n_tokens} tokens, and {self.name} reads at most "
+                f"{limit}",
+                hint="shorten the text, or read its end only",
+            )
+        return ids.to(self.device)
+
+    def is_text(self, ids: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
+        """True = an ordinary token of the text, neither special nor the first one."""
+        return self.encoding.is_text(ids)
+
+    def _refuse_beyond(self, ids: Int[Tensor, "1 pos"]) -> None:
+        most = n_embedded(self.hf)
+        if ids.shape[1] <= len(self.encoding.prefix):
+            raise UsageError("the text has no tokens", hint="give at least one word")
+        if int(ids.max()) >= most:
+            raise UsageError(
+                f"the text holds {self.words([int(ids.max())])[0]!r}, which {self.name} cannot "
+                f"read: its id is {int(ids.max())}, and the embedding has {most} rows",
+                hint="leave it out: it is a special token of a larger model",
+            )
+
+    def words(self, ids: Int[Tensor, " n"] | Sequence[int]) -> list[str]:
+        """One string to show for each token id, with its leading space."""
+        wanted = [int(id_) for id_ in ids]
+        known = self._shown
+        if new := [id_ for id_ in dict.fromkeys(wanted) if id_ not in known]:
+            known.update(zip(new, show_words(self._tokenizer(), new), strict=True))
+        return [known[id_] for id_ in wanted]
+
+    @cached_property
+    def _shown(self) -> dict[int, str]:
+        """Words that were shown before: all heads of a reading say much the same ones."""
+        return {}
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        if self.tokenizer is None:
+            raise UsageError(
+                f"{self.name} was opened without a tokenizer",
+                hint="give wrap_model the tokenizer of the model",
+            )
+        return self.tokenizer
+
+
+def open_model(
+    name: str | Path | None = None,
+    *,
+    dtype: str | None = None,
+    device_map: str | None = None,
+    taps: str | None = None,
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """Open a causal language model by hub name or folder; the default needs neither.
+
+    Args:
+        name: None for the default, `DEFAULT_MODEL`.
+        dtype: "float32", "bfloat16", "float16" or "auto" (the checkpoint's). float32 by default,
+            or the checkpoint's with a ``device_map``.
+        device_map: where accelerate should put the parts of a model too large for one device.
+        taps: a regular expression for the paths of the attention's output projections, where the
+            usual rule fails. Whether their inputs are separate heads is then taken on trust.
+        trust_remote_code: run the Python code that the model brings with it. Without it such code
+            never runs, and nobody is asked.
+
+    Raises:
+        ModelError: there is no such model, it is not causal, or its heads cannot be told apart.
+    """
+    name = DEFAULT_MODEL if name is None else name
+    hf, tokenizer = load_model(
+        name, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
+    )
+    return wrap_model(hf, tokenizer, name=str(name), taps=taps)
+
+
+def wrap_model(
+    hf: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    name: str,
+    taps: str | None = None,
+) -> LanguageModel:
+    """Find and check the heads of a model that is already loaded.
+
+    The model itself stays as it is, but for being set to evaluation without gradients.
+    """
+    if getattr(hf.config, "is_encoder_decoder", False):
+        refuse_other_kinds(hf.config, name)
+    hf.eval().requires_grad_(False)
+    with quiet_transformers():
+        if tokenizer is not None:
+            check_tokenizer(hf, tokenizer)
+        check_weights(hf)
+        layers = find_taps(hf, taps)
+        trial = try_model(hf, layers)
+        check_trial(hf, trial)
+        check_causal(hf, trial)
+        check_sum(layers, trial)
+        if taps is None:
+            check_values(hf, layers)
+        unembedding = find_unembedding(hf, trial)
+        check_logits(hf, unembedding, trial)
+        return LanguageModel(
+            name=name,
+            hf=hf,
+            tokenizer=tokenizer,
+            layers=follow_to_stream(hf, layers),
+            unembedding=unembedding,
+            final_norm=find_final_norm(hf, trial),
+            probe=trial.probe(),
+        )

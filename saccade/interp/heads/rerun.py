@@ -1,0 +1,130 @@
+"""Run a model again from one layer on, with what the heads of that layer hold changed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from saccade.interp.heads.capture import Readable, capture
+from saccade.interp.heads.hooks import agree, run_base
+from saccade.interp.heads.taps import FinalNorm, HeadLayer
+
+
+class _Call(NamedTuple):
+    """How a block was called; the residual stream, its first argument, is left out."""
+
+    block: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def again(self, stream: Tensor) -> Tensor:
+        found = self.block(stream, *self.args, **self.kwargs)
+        return found[0] if isinstance(found, tuple | list) else found
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """The rest of a model from one layer on, ready for what its heads might have held instead.
+
+    Changing one head needs only the layers after it. Each block is called again as it was called in
+    the recorded run, with the stream that now reaches it; nothing is known about the family. Where
+    that does not give the recorded end (a family that does more between its blocks), the whole
+    model is run instead: the same figures, later.
+    """
+
+    at: HeadLayer
+    ids: Int[Tensor, "batch pos"]
+    z: Float[Tensor, "batch pos head d_head"]
+    """What the heads of the layer held in the recorded run."""
+    final: Float[Tensor, "batch pos d_model"]
+    """The final normed state of the recorded run."""
+    final_residual: Float[Tensor, "batch pos d_model"]
+    """What entered the final norm."""
+    is_short: bool
+    """Whether only the later layers are run."""
+    _hf: PreTrainedModel
+    _norm: FinalNorm
+    _enters: Float[Tensor, "batch pos d_model"]
+    _calls: tuple[_Call, ...]
+
+    @classmethod
+    def record(cls, model: Readable, ids: Int[Tensor, "batch pos"], layer: int) -> Rerun:
+        """Run the model once on rows of text without padding."""
+        at = model.layer(layer)
+        entered: list[Tensor] = []
+        calls: list[_Call] = []
+        with ExitStack() as stack:
+            for block in _blocks_from(model.hf, at):
+                stack.enter_context(_recorded(block, entered, calls))
+            captured = capture(model, ids, layers=[layer], residual=True)
+        assert captured.final_residual is not None, "it was asked for"
+        found = cls(
+            at=at,
+            ids=ids,
+            z=captured.z[layer],
+            final=captured.final,
+            final_residual=captured.final_residual,
+            is_short=True,
+            _hf=model.hf,
+            _norm=model.final_norm,
+            _enters=entered[0],
+            _calls=tuple(calls),
+        )
+        if agree(found.with_heads(found.z), found.final, dtype=model.hf.dtype):
+            return found
+        return replace(found, is_short=False)
+
+    @torch.no_grad()
+    def with_heads(
+        self, z: Float[Tensor, "batch pos head d_head"]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The final normed state, had the heads of the layer held ``z``."""
+        with _holding(self.at.projection, z):
+            if not self.is_short:
+                return run_base(self._hf, self.ids)
+            stream = self._enters
+            for call in self._calls:
+                stream = call.again(stream)
+        return self._norm.module(stream)
+
+
+def _blocks_from(hf: PreTrainedModel, at: HeadLayer) -> list[nn.Module]:
+    """The block of a layer and those after it, with or without heads."""
+    parts = at.path.split(".")
+    depth = next(i for i, part in enumerate(parts) if part.isdigit())
+    blocks = list(hf.get_submodule(".".join(parts[:depth])).children())
+    return blocks[next(i for i, block in enumerate(blocks) if block is at.block) :]
+
+
+def _recorded(block: nn.Module, entered: list[Tensor], calls: list[_Call]) -> RemovableHandle:
+    return block.register_forward_pre_hook(partial(_record, entered, calls), with_kwargs=True)
+
+
+def _record(
+    entered: list[Tensor],
+    calls: list[_Call],
+    block: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    rest = {k: v for k, v in kwargs.items() if k != "hidden_states"}
+    if not calls:  # of the later blocks the stream is computed anew
+        entered.append(args[0] if args else kwargs["hidden_states"])
+    calls.append(_Call(block, args[1:], rest))
+
+
+def _holding(projection: nn.Module, z: Tensor) -> RemovableHandle:
+    return projection.register_forward_pre_hook(partial(_hold, z))
+
+
+def _hold(z: Tensor, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    held = args[0]  # some models flatten batch and position before they project
+    return (z.to(held).reshape(held.shape), *args[1:])

@@ -1,0 +1,284 @@
+"""Lenses without gradient steps: solved from the sums of one forward pass.
+
+For every head, four maps from z to the final state are written down in closed form, and one
+correction of the word bias; how much of each to take is found on held-out text. In the notation of
+`Statistics` (all covariances; S of z, C of z with f, K of z with u, p the mean predicted
+distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
+
+- ``S^-1 C`` with a weak and with a strong ridge: least squares, the mean of f given z. Taking some
+  of both is choosing the ridge; their sum is the scale.
+- ``S^-1 K (G + damping)^-1``: a Newton step of KL(model || lens) from the constant lens. Least
+  squares matches mean logits, but the divergence wants mean *probabilities*; this is the direction
+  in which the two differ, restricted by the damping to where there is enough data to see it.
+- ``S^-1 C G (G + damping)^-1``: what least squares already has of that direction.
+- word bias ``-1/2 w (A S A^T) w``: were z normal, adding ``A z`` to the logits of a word would
+  raise its mean probability by the exponential of half its variance; this takes it back.
+
+KL(model || lens) is convex in these five coefficients, so Newton's method finds them. They are
+first found for all heads together, then each head may move away from that as far as its own
+held-out text insists. From there a few steps of `saccade.interp.lenses.moments` go on to the least
+divergence, which needs no predictions but the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.held_out import HeldOut
+from saccade.interp.lenses.moments import Matching, fisher_information, match_moments
+from saccade.interp.lenses.statistics import Covariances, Statistics, damped_inverse, ridged
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+# Relative to the mean variance of z.
+WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
+NEWTON_RIDGE = 0.1
+# Relative to the largest eigenvalue of G: directions below it have too little signal.
+DAMPING = 0.05
+# The variance of a word's logit under the lens is taken from this many leading directions.
+VARIANCE_RANK = 8
+SHARED_STEPS, OWN_STEPS = 3, 1
+# How far a head may go from the mixture to matched moments.
+SHARES = (0.0, 0.5, 1.0)
+# What is best for all heads together is found on this many layers, evenly spaced.
+SHARED_LAYERS = 6
+# How strongly a head is held to what is best for all, in units of the mean curvature.
+LOYALTY = 2.0
+# The terms of all these layers are only kept between steps where they are no larger.
+TERMS_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What the lenses of one layer are mixed from."""
+
+    mean: Float[Tensor, "head d_head"]
+    """Of z."""
+    maps: Float[Tensor, "kind head d_head d_model"]
+    spread: Float[Tensor, "head rank d_model"]
+    """``w . spread`` squared and summed over ``rank`` is the variance of a word's logit."""
+
+
+class Curvature(NamedTuple):
+    """Gradient and Hessian of the held-out divergence in the coefficients of each head."""
+
+    gradient: Float[Tensor, "head kind"]
+    hessian: Float[Tensor, "head kind kind"]
+
+
+@torch.no_grad()
+def solve(
+    model: LanguageModel,
+    statistics: Statistics,
+    held_out: HeldOut,
+    *,
+    z: Mapping[int, Float[Tensor, "n head d_head"]] | None = None,
+) -> dict[int, HeadLens]:
+    """The lenses of every layer, from the sums over a text and a sample of held-out positions.
+
+    Args:
+        held_out: positions of text that the statistics have not seen; a hundred are enough.
+        z: what the heads held at some positions, by layer; the more, the better are moments
+            matched. Those of ``held_out`` if not given.
+    """
+    constant = constant_lens(statistics)
+    fisher = fisher_information(model.unembedding.weight, constant.exp())
+    metric = Metric.of(fisher)
+    matching = Matching.of(model, constant, fisher=fisher)
+    # One layer after the other: the ingredients of all are four times as large as the lenses.
+    kept = {layer: _ingredients(statistics, layer, metric) for layer in _some(statistics.layers)}
+    shared, curvature = _shared_mix(kept, held_out)
+    lenses = {}
+    for layer in statistics.layers:
+        part = kept.pop(layer, None) or _ingredients(statistics, layer, metric)
+        mix = _own_mix(part, layer, held_out, shared, curvature)
+        lens = _lens(model, layer, part, mix, constant)
+        del part
+        start = lens.weight.detach().clone(), lens.bias.detach().clone()
+        match_moments(lens, statistics, layer, (z or held_out.sample.z)[layer], matching)
+        _go_back(lens, *start, held_out, layer)
+        lenses[layer] = lens
+    return lenses
+
+
+def _some(layers: Sequence[int]) -> Sequence[int]:
+    """The layers on which all heads' common mixture is found."""
+    return layers[:: max(1, len(layers) // SHARED_LAYERS)]
+
+
+def _go_back(
+    lens: HeadLens,
+    weight: Float[Tensor, "head d_head d_model"],
+    bias: Float[Tensor, "head d_model"],
+    held_out: HeldOut,
+    layer: int,
+) -> None:
+    """Take each head as far back to what its lens was before as the held-out text wants.
+
+    Not at all, for nearly every head of a text that is long enough; a short one has much noise.
+    """
+    end = lens.weight.detach().clone(), lens.bias.detach().clone()
+    after = held_out.logits(lens, layer)
+    lens.weight.data.copy_(weight)
+    lens.bias.data.copy_(bias)
+    before = held_out.logits(lens, layer)
+    kl = torch.stack([held_out.kl_of(torch.lerp(before, after, share)) for share in SHARES])
+    share = torch.tensor(SHARES)[kl.argmin(0)].to(weight.device)  # [head]
+    lens.weight.data.lerp_(end[0], share[:, None, None])
+    lens.bias.data.lerp_(end[1], share[:, None])
+
+
+def constant_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:
+    """The log of the mean predicted distribution: what a lens says that hears nothing."""
+    return statistics.mean("predicted.p").clamp_min(1e-12).log().float()
+
+
+class Metric(NamedTuple):
+    """How much the mean prediction minds a change of the final state, and the damped inverse."""
+
+    fisher: Float[Tensor, "d_model d_model"]
+    damped: Float[Tensor, "d_model d_model"]
+
+    @classmethod
+    def of(cls, fisher: Float[Tensor, "d_model d_model"]) -> Metric:
+        """In float64, on the CPU."""
+        fisher = fisher.double().cpu()
+        return cls(fisher, damped_inverse(fisher, DAMPING))
+
+
+def _ingredients(statistics: Statistics, layer: int, metric: Metric) -> Ingredients:
+    mean, zz, zf, zu = Covariances.of(statistics, layer)
+    least = _least_squares(zz, zf, NEWTON_RIDGE)
+    maps = torch.stack(
+        [
+            _least_squares(zz, zf, WEAK_RIDGE),
+            _least_squares(zz, zf, STRONG_RIDGE),
+            _least_squares(zz, zu, NEWTON_RIDGE) @ metric.damped,
+            least @ metric.fisher @ metric.damped,
+        ]
+    )
+    return Ingredients(mean.float(), maps.float(), _spread(zz, least).float())
+
+
+def _spread(
+    zz: Float[Tensor, "head d_head d_head"], weight: Float[Tensor, "head d_head d_model"]
+) -> Float[Tensor, "head rank d_model"]:
+    """The leading directions of the final state's variance under a map, as long as they are wide.
+
+    With zz = R R^T the variance is M^T M for M = R^T weight; the eigenvectors of the small M M^T
+    turn the rows of M to its leading directions.
+    """
+    values, vectors = torch.linalg.eigh(zz)
+    root = vectors * values.clamp_min(0).sqrt()[:, None]  # rounding can leave one a little below
+    rows = root.transpose(1, 2) @ weight
+    _, turn = torch.linalg.eigh(rows @ rows.transpose(1, 2))
+    return turn[..., -VARIANCE_RANK:].transpose(1, 2) @ rows
+
+
+def _least_squares(
+    zz: Float[Tensor, "head d_head d_head"],
+    target: Float[Tensor, "head d_head d_model"],
+    ridge: float,
+) -> Float[Tensor, "head d_head d_model"]:
+    return torch.linalg.solve(ridged(zz, ridge), target)
+
+
+def _shared_mix(
+    parts: dict[int, Ingredients], held_out: HeldOut
+) -> tuple[Float[Tensor, " kind"], Float[Tensor, "kind kind"]]:
+    """The best mixture for all heads together, and the mean curvature around it."""
+    n_heads = sum(len(part.mean) for part in parts.values())
+    n_kinds = len(next(iter(parts.values())).maps) + 1
+    mix = torch.zeros(n_kinds)
+    hessian = torch.zeros(n_kinds, n_kinds)
+    n_bytes = n_kinds * n_heads * held_out.teacher.nbytes
+    terms_of = cache(lambda layer: _terms(parts[layer], held_out.sample.z[layer], held_out.vectors))
+    for _ in range(SHARED_STEPS):
+        gradient, hessian = torch.zeros(n_kinds), torch.zeros(n_kinds, n_kinds)
+        for layer, part in parts.items():
+            found = _curvature(terms_of(layer), held_out, mix.expand(len(part.mean), -1))
+            if n_bytes > TERMS_BYTES:
+                terms_of.cache_clear()
+            gradient += found.gradient.sum(0) / n_heads
+            hessian += found.hessian.sum(0) / n_heads
+        mix = mix - _newton_step(hessian, gradient)
+    return mix, hessian
+
+
+def _own_mix(
+    part: Ingredients, layer: int, held_out: HeldOut, shared: Tensor, curvature: Tensor
+) -> Float[Tensor, "head kind"]:
+    """The mixture of each head of a layer, held to the shared one by the mean curvature."""
+    terms = _terms(part, held_out.sample.z[layer], held_out.vectors)
+    mix = shared.expand(len(part.mean), -1)
+    loyalty = LOYALTY * curvature
+    for _ in range(OWN_STEPS):
+        found = _curvature(terms, held_out, mix)
+        pull = (mix - shared) @ loyalty
+        mix = mix - _newton_step(found.hessian + loyalty, found.gradient + pull)
+    return mix
+
+
+def _newton_step(hessian: Tensor, gradient: Tensor) -> Tensor:
+    scale = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(1e-12)
+    return torch.linalg.solve(hessian + 1e-3 * torch.diag_embed(scale), gradient)
+
+
+def _terms(
+    part: Ingredients, z: Float[Tensor, "n head d_head"], vectors: Float[Tensor, "word d_model"]
+) -> Float[Tensor, "head kind n word"]:
+    """What a unit of each ingredient adds to the logits of the words."""
+    kinds, heads, d_head, d_model = part.maps.shape
+    device = vectors.device
+    by_word = part.maps.transpose(0, 1).reshape(-1, d_model).to(device) @ vectors.T
+    centred = (z.float() - part.mean.to(z.device)).transpose(0, 1).to(device)  # [head, n, d_head]
+    variance = (part.spread.to(device) @ vectors.T).square().sum(1)  # [head, word]
+    terms = vectors.new_empty(heads, kinds + 1, len(z), len(vectors))
+    torch.matmul(centred[:, None], by_word.view(heads, kinds, d_head, -1), out=terms[:, :-1])
+    terms[:, -1] = -0.5 * variance[:, None]
+    return terms
+
+
+def _curvature(terms: Tensor, held_out: HeldOut, mix: Tensor) -> Curvature:
+    """Derivatives of KL(model || lens), averaged over positions, in the coefficients."""
+    n = terms.shape[2]
+    flat = terms.flatten(2)  # [head, kind, n word]
+    logits = (mix.to(flat)[:, None] @ flat).view(len(terms), *terms.shape[2:])
+    lens = logits.add_(held_out.constant + held_out.words.log_weight).softmax(-1)  # [head, n, word]
+    weighted = terms * lens[:, None]
+    expected = weighted.sum(-1)  # [head, kind, n]
+    observed = flat @ held_out.teacher.flatten() / n
+    second = weighted.flatten(2) @ flat.transpose(1, 2) / n
+    between = expected @ expected.transpose(1, 2) / n
+    return Curvature((expected.mean(-1) - observed).cpu(), (second - between).cpu())
+
+
+def _lens(
+    model: LanguageModel, layer: int, part: Ingredients, mix: Tensor, constant: Tensor
+) -> HeadLens:
+    lens = HeadLens.start(model, layer)
+    device = lens.weight.device
+    weight = torch.einsum("hk,khid->hid", mix[:, :-1], part.maps).to(device)
+    variance = word_variance(model, part.spread)
+    lens.weight.data.copy_(weight)
+    lens.bias.data.copy_(-torch.einsum("hi,hid->hd", part.mean.to(device), weight))
+    lens.word_bias.data.copy_(constant.to(device) - 0.5 * mix[:, -1:].to(device) * variance)
+    return lens.requires_grad_(False)
+
+
+def word_variance(
+    model: LanguageModel, spread: Float[Tensor, "head rank d_model"]
+) -> Float[Tensor, "head d_vocab"]:
+    """The variance of every word's logit under the lens of each head."""
+    weight = model.unembedding.weight
+    projected = spread.flatten(0, 1).to(weight) @ weight.T  # [head rank, d_vocab]
+    return projected.float().square_().unflatten(0, spread.shape[:2]).sum(1)

@@ -1,0 +1,227 @@
+"""Held-out positions, ready to judge lenses with: the model's predictions on words that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.interp.lenses.lens import Lens
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+
+# A part of the vocabulary that stands for all of it, so that sums over words stay affordable.
+
+
+class Words(NamedTuple):
+    """Words with the log of the weight that each has in a sum over the vocabulary."""
+
+    ids: Int[Tensor, " word"]
+    log_weight: Float[Tensor, " word"]
+
+
+def sample_words(
+    likely: Float[Tensor, " d_vocab"],
+    proposal: Float[Tensor, " d_vocab"],
+    *,
+    n_words: int,
+    generator: torch.Generator,
+) -> Words:
+    """Take the likeliest words for certain, and draw the others by importance.
+
+    Three quarters of ``n_words`` are the words with the largest ``likely`` (weight 1); the rest are
+    drawn from ``proposal`` among all other words, each with the weight 1 / (draws * probability).
+    For any g, ``sum(exp(log_weight) * g[ids])`` then has the expectation ``sum(g)``: sums over the
+    vocabulary are unbiased; a log of such a sum is off by half its relative variance, which the
+    certain words keep small.
+
+    >>> p = torch.tensor([0.5, 0.2, 0.2, 0.05, 0.05])
+    >>> words = sample_words(p, p, n_words=4, generator=torch.Generator().manual_seed(0))
+    >>> words.ids[:3], round(float((words.log_weight.exp() * p[words.ids]).sum()), 6)
+    (tensor([0, 1, 2]), 1.0)
+    """
+    if n_words >= len(likely):
+        every = torch.arange(len(likely), device=likely.device)
+        return Words(every, torch.zeros(len(likely), device=likely.device))
+    n_certain = n_words * 3 // 4
+    n_drawn = n_words - n_certain
+    certain = likely.topk(n_certain).indices
+    rest = torch.ones_like(likely, dtype=torch.bool).index_fill_(0, certain, False).nonzero()[:, 0]
+    # The floor keeps a word that the proposal gives nothing within reach.
+    chance = proposal[rest].double().clamp_min(1e-12)
+    chance = (chance / chance.sum()).cpu()
+    drawn = torch.multinomial(chance, n_drawn, replacement=True, generator=generator)
+    weight = -(chance[drawn] * n_drawn).log()
+    ids = torch.cat([certain, rest[drawn.to(rest.device)]])
+    log_weight = torch.cat([torch.zeros(n_certain), weight.float()])
+    return Words(ids, log_weight.to(ids.device))
+
+
+# Positions of a text, with all that the lenses of a model need to know of them.
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The activations of the heads at some positions, and the model's final state there."""
+
+    z: dict[int, Float[Tensor, "n head d_head"]]
+    final: Float[Tensor, "n d_model"]
+    priority: Int[Tensor, " n"] | None = None
+    """Which positions are kept when there are too many: those with the smallest."""
+
+    def __len__(self) -> int:
+        return len(self.final)
+
+    @classmethod
+    def take(
+        cls,
+        z: Mapping[int, Float[Tensor, "batch pos head d_head"]],
+        final: Float[Tensor, "batch pos d_model"],
+        index: Int[Tensor, " n"],
+        *,
+        priority: Int[Tensor, " n"] | None = None,
+    ) -> Sample:
+        """The positions ``index`` of a batch, counted row by row; copied, so the batch can go."""
+        at = index.to(final.device)
+        return cls(
+            z={layer: held.flatten(0, 1)[at.to(held.device)] for layer, held in z.items()},
+            final=final.flatten(0, 1)[at],
+            priority=priority,
+        )
+
+    @classmethod
+    def join(cls, samples: Sequence[Sample]) -> Sample:
+        """All positions of several samples."""
+        layers = samples[0].z
+        priority = [each.priority for each in samples if each.priority is not None]
+        return cls(
+            z={layer: torch.cat([each.z[layer] for each in samples]) for layer in layers},
+            final=torch.cat([each.final for each in samples]),
+            priority=torch.cat(priority) if len(priority) == len(samples) else None,
+        )
+
+    def __getitem__(self, index: Int[Tensor, " n"] | slice) -> Sample:
+        return Sample(
+            z={layer: held[index] for layer, held in self.z.items()},
+            final=self.final[index],
+            priority=None if self.priority is None else self.priority[index],
+        )
+
+    def smallest(self, n: int) -> Sample:
+        """The ``n`` positions with the smallest priorities, in their order."""
+        assert self.priority is not None, "these positions were not sampled by priority"
+        return self[self.priority.argsort(stable=True)[:n]]
+
+    def to(self, dtype: torch.dtype) -> Sample:
+        """The same in another type: bfloat16 halves the memory of what is kept."""
+        z = {layer: held.to(dtype) for layer, held in self.z.items()}
+        return Sample(z=z, final=self.final.to(dtype), priority=self.priority)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As named tensors, to be stored."""
+        named = {f"sample.{layer}.z": held for layer, held in self.z.items()}
+        if self.priority is not None:
+            named["sample.priority"] = self.priority
+        return {**named, "sample.final": self.final}
+
+    @classmethod
+    def from_tensors(cls, named: Mapping[str, Tensor]) -> Sample:
+        """Back from named tensors; others among them are passed over."""
+        z = {
+            int(name.split(".")[1]): held
+            for name, held in named.items()
+            if name.startswith("sample.") and name.endswith(".z")
+        }
+        return cls(z=z, final=named["sample.final"], priority=named.get("sample.priority"))
+
+
+N_WORDS = 2048
+# Word probabilities held at once while the words are chosen.
+CHUNK_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A sample of text that nothing was fitted on, with the model's own predictions for it."""
+
+    sample: Sample
+    words: Words
+    teacher: Float[Tensor, "n word"]
+    """The model's probabilities, times the weight of each word."""
+    vectors: Float[Tensor, "word d_model"]
+    """The unembedding of the words."""
+    constant: Float[Tensor, " word"]
+    """The log probabilities of the constant lens."""
+    negentropy: float
+    """Mean of sum p log p over the whole vocabulary: KL is this less the cross-entropy."""
+
+    @classmethod
+    def of(
+        cls,
+        model: LanguageModel,
+        sample: Sample,
+        constant: Float[Tensor, " d_vocab"],
+        *,
+        seed: int = 0,
+        n_words: int = N_WORDS,
+    ) -> HeldOut:
+        """Choose the words for a sample; the same for the same seed."""
+        final, unembedding = sample.final.float(), model.unembedding
+        n, device = len(final), unembedding.weight.device
+        constant = constant.to(device)
+        likely, mean = constant.exp(), constant.exp().double()
+        log_total: list[Tensor] = []
+        negentropy = 0.0
+        # All positions x all words would be gigabytes for a large vocabulary.
+        for some in final.split(max(1, CHUNK_BYTES // (4 * len(constant)))):
+            logits = unembedding.logits(some).float()  # [n, d_vocab]
+            log_total.append(logits.logsumexp(-1, keepdim=True))
+            logits -= log_total[-1]
+            p = logits.exp()
+            likely = torch.maximum(likely, p.amax(0))
+            mean += p.sum(0) / n
+            negentropy += float((logits.mul_(p)).sum(-1).double().sum()) / n
+        words = sample_words(
+            likely,
+            mean.float(),
+            n_words=min(n_words, len(constant)),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        log_p = unembedding.logits(final, words=words.ids).float() - torch.cat(log_total)
+        return cls(
+            sample=sample,
+            words=words,
+            teacher=(log_p + words.log_weight).exp(),
+            vectors=unembedding.weight[words.ids].float(),
+            constant=constant[words.ids],
+            negentropy=negentropy,
+        )
+
+    def kl(self, lens: Lens, layer: int) -> Float[Tensor, " head"]:
+        """KL(model || lens) of each head, averaged over the positions."""
+        return self.kl_of(self.logits(lens, layer))
+
+    @torch.no_grad()
+    def logits(self, lens: Lens, layer: int) -> Float[Tensor, "n head word"]:
+        """What a lens says of the words at every position."""
+        held = self.sample.z[layer].to(self.vectors.device, torch.float32)
+        return lens(held, words=self.words.ids)
+
+    def constant_kl(self) -> float:
+        """KL(model || constant lens), averaged over the positions."""
+        return float(self.kl_of(self.constant.expand(len(self.sample), 1, -1)))
+
+    def kl_of(self, logits: Float[Tensor, "n head word"]) -> Float[Tensor, " head"]:
+        """KL from the model to these logits of the words, averaged over the positions."""
+        partition = (logits + self.words.log_weight).logsumexp(-1)  # [n, head]
+        expected = torch.einsum("nhw,nw->nh", logits, self.teacher)
+        # The drawn words hold the model's probability only on average; with the true sum of 1 for
+        # each position the error of the two terms no longer cancels, so the drawn sum is used.
+        mass = self.teacher.sum(-1, keepdim=True)
+        return self.negentropy + (partition * mass - expected).mean(0).cpu()

@@ -1,0 +1,166 @@
+"""The averaged-Jacobian lens: what a small change of a head does to the final state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from saccade.interp.heads.hooks import run_base
+from saccade.interp.heads.taps import HeadLayer
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.lens import Lens, register_lens
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+# Attention sinks sit at the first positions; the authors of the Jacobian lens leave out 16.
+FIRST = 16
+# What a backward pass keeps is about 1.5 MB a token of the default model.
+BATCH_TOKENS = 512
+
+
+@register_lens
+class JacobianLens(Lens):
+    """``logits = W_U J (z - mean) + c`` with J the mean Jacobian from z to the final normed state.
+
+    The Jacobian lens ("jlens", https://github.com/anthropics/jacobian-lens) at the tap of a head,
+    as fmerlo/head-level-jlens has it. Nothing is fitted to a prediction: it is the model's own
+    response, made linear. ``c`` is the constant lens, so that a head that holds its mean says
+    nothing. We differ in three things: the effect is that on the same position only (the
+    authors sum it over later ones too, and call both fine); the final norm is part of J instead of
+    being applied to what J gives; and J is estimated (`fit_jacobian`).
+    """
+
+    kind = "jacobian"
+    site = "head"
+
+    def __init__(self, *, inner: HeadLens) -> None:
+        super().__init__()
+        self.inner = inner
+        """Of the same form; what differs is where the numbers come from."""
+
+    @classmethod
+    def start(cls, model: LanguageModel, layer: int) -> JacobianLens:
+        """A lens that says nothing yet."""
+        return cls(inner=HeadLens.start(model, layer))
+
+    def forward(
+        self,
+        held: Float[Tensor, "n head d_held"],
+        *,
+        words: Int[Tensor, " word"] | None = None,
+    ) -> Float[Tensor, "n head word"]:
+        """Vocabulary logits for each position and head; of all words unless some are named."""
+        return self.inner(held, words=words)
+
+
+def fit_jacobian(
+    model: LanguageModel,
+    windows: Int[Tensor, "window pos"],
+    constant: Float[Tensor, " d_vocab"],
+    *,
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[int, JacobianLens]:
+    """Jacobian lenses of all heads of all layers: one backward pass over a text.
+
+    The exact Jacobian costs d_model backward passes a text. Instead every position p gets one
+    random probe u_p with ``E u u^T = I``: the gradient of ``sum_p u_p . final_p`` at z_p, times
+    u_p, has the Jacobian of position p as its expectation (the probes of other positions have
+    independent signs), and the mean over a text is what is wanted. Probes are columns of one
+    orthogonal matrix, so that d_model positions of equal Jacobians would give it without error.
+
+    Args:
+        windows: text; the first positions of each window and special tokens are left out.
+        constant: the log of the mean predicted distribution.
+        layers: which layers; all by default.
+    """
+    chosen = [at for at in model.layers if layers is None or at.index in layers]
+    probes = _Probes(model.d_model, seed=seed)
+    sums = {at.index: torch.zeros(at.n_heads, at.d_head, model.d_model) for at in chosen}
+    means = {at.index: torch.zeros(at.n_heads, at.d_head) for at in chosen}
+    first, n = min(FIRST, windows.shape[1] - 1), 0
+    batches = windows.split(max(1, BATCH_TOKENS // windows.shape[1]))
+    for count, ids in enumerate(batches, start=1):
+        counted = model.is_text(ids).to(model.device)
+        counted[:, :first] = False
+        u = torch.zeros(*ids.shape, model.d_model, device=model.device)
+        # Probes are drawn for these positions only, so that all of them have as many turns.
+        u[counted] = probes.draw(int(counted.sum())).to(model.device)
+        n += int(counted.sum())
+        for at, z, slope in _slopes(model, ids.to(model.device), chosen, u):
+            kept = slope[counted].flatten(1)  # [n, head * d_head]
+            sums[at.index] += (kept.T @ u[counted]).view_as(sums[at.index]).cpu()
+            means[at.index] += z[counted].sum(0).cpu()
+        if progress is not None:
+            progress("following gradients", count, len(batches))
+    return {
+        at.index: _lens(model, at, sums[at.index] / n, means[at.index] / n, constant)
+        for at in chosen
+    }
+
+
+class _Probes:
+    """Columns of a random orthogonal matrix, scaled to ``E u u^T = I``, with random signs."""
+
+    def __init__(self, d_model: int, *, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(d_model, d_model, generator=self.generator)
+        self.columns = torch.linalg.qr(noise).Q * d_model**0.5
+        self.next = 0
+
+    def draw(self, n: int) -> Float[Tensor, "n d_model"]:
+        at = (self.next + torch.arange(n)) % len(self.columns)
+        self.next = (self.next + n) % len(self.columns)
+        sign = torch.randint(2, (n, 1), generator=self.generator) * 2.0 - 1
+        return self.columns.T[at] * sign
+
+
+def _slopes(
+    model: LanguageModel, ids: Tensor, layers: Sequence[HeadLayer], u: Tensor
+) -> Iterator[tuple[HeadLayer, Tensor, Tensor]]:
+    """Of each layer what its heads hold, and the gradient of ``u . final`` there."""
+    seen: dict[int, Tensor] = {}
+    with torch.enable_grad(), ExitStack() as stack:
+        for at in layers:
+            stack.enter_context(_in_graph(at, seen))
+        final = run_base(model.hf, ids)
+        slopes = torch.autograd.grad(final, list(seen.values()), grad_outputs=u.to(final))
+    for (index, z), slope in zip(seen.items(), slopes, strict=True):
+        at = model.layer(index)
+        shape = (*ids.shape, at.n_heads, at.d_head)
+        yield at, z.detach().reshape(shape).float(), slope.reshape(shape).float()
+
+
+def _in_graph(at: HeadLayer, seen: dict[int, Tensor]) -> RemovableHandle:
+    return at.projection.register_forward_pre_hook(partial(_begin_graph, at, seen))
+
+
+def _begin_graph(
+    at: HeadLayer, seen: dict[int, Tensor], _: nn.Module, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    # The weights are frozen: the graph begins at the first layer that is asked for.
+    flat = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
+    seen[at.index] = flat
+    return (flat, *args[1:])
+
+
+def _lens(
+    model: LanguageModel, at: HeadLayer, jacobian: Tensor, mean: Tensor, constant: Tensor
+) -> JacobianLens:
+    lens = JacobianLens.start(model, at.index)
+    # Cohere and Granite scale the logits; the lens writes through the plain matrix.
+    weight = jacobian * model.unembedding.scale
+    lens.inner.weight.data.copy_(weight)
+    lens.inner.bias.data.copy_(-torch.einsum("hi,hid->hd", mean, weight))
+    lens.inner.word_bias.data.copy_(constant.expand_as(lens.inner.word_bias))
+    lens.requires_grad_(False)
+    return lens

@@ -1,0 +1,166 @@
+"""What every lens is: a map from what a site of the model holds to words of the vocabulary."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from saccade.errors import UsageError
+from saccade.interp.heads.capture import Captured, direct_states
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+
+Site = Literal["head", "residual", "direct"]
+"""Where a lens reads: ``z`` of each head; the residual stream after the layer (one "head"); or what
+each head adds directly to the final normed state, every norm on the way frozen at its scale."""
+
+
+class Lens(nn.Module, ABC):
+    """Maps what one layer holds at a position to vocabulary logits.
+
+    Attention Lens (https://arxiv.org/abs/2310.16270), section 2: ``a' = L[layer, head](a)``.
+    One module holds the lenses of all heads of a layer, so that they run as one batched product.
+    A lens at the residual stream is the same with a single "head".
+
+    To add a kind, subclass, set ``kind`` and ``site``, write ``start`` and ``forward``, and
+    decorate with `register_lens`; every command then knows it (docs/guide/own-lens.md).
+    """
+
+    kind: ClassVar[str]
+    """The name on the command line and in the manifest."""
+    site: ClassVar[Site]
+    """What is read; `saccade.interp.lenses.lens.held_at` gathers it."""
+    is_linear: ClassVar[bool] = False
+    """True = the logits of a sum are the sum of the logits; evaluation is quicker then."""
+
+    @classmethod
+    @abstractmethod
+    def start(cls, model: LanguageModel, layer: int) -> Lens:
+        """The untrained lens of one layer of a model, on the unembedding's device."""
+
+    @abstractmethod
+    def forward(
+        self,
+        held: Float[Tensor, "n head d_held"],
+        *,
+        words: Int[Tensor, " word"] | None = None,
+    ) -> Float[Tensor, "n head word"]:
+        """Vocabulary logits for each position and head; of all words unless some are named."""
+
+
+_KINDS: dict[str, type[Lens]] = {}
+
+
+_Kind = TypeVar("_Kind", bound=Lens)
+
+
+def register_lens(lens: type[_Kind]) -> type[_Kind]:
+    """Make a kind of lens known by its name; used as a decorator."""
+    _KINDS[lens.kind] = lens
+    return lens
+
+
+# The files of this package that register kinds; a plugin of the user's own adds to them.
+_OWN = ("head_lens", "jacobian_lens", "residual_lenses")
+
+
+def lens_kinds() -> tuple[str, ...]:
+    """The names of the kinds that are known.
+
+    >>> lens_kinds()
+    ('dense', 'head', 'jacobian', 'logit', 'logit-head', 'tuned')
+    """
+    for module in _OWN:
+        import_module(f"saccade.interp.lenses.{module}")
+    return tuple(sorted(_KINDS))
+
+
+def lens_kind(name: str) -> type[Lens]:
+    """The kind of lens that has this name."""
+    if name not in lens_kinds():
+        near = difflib.get_close_matches(name, _KINDS, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(
+            f"no lens kind {name!r}: known are {', '.join(lens_kinds())}",
+            hint=f"{guess}a file with a kind of your own is named with `--plugin FILE.py`",
+        )
+    return _KINDS[name]
+
+
+class FrozenUnembedding(nn.Module):
+    """The model's own unembedding as a lens uses it: shared, never trained, never saved.
+
+    The lens writes through the plain matrix; scale and soft-cap belong to the model's own logits,
+    which the lens is fitted to reproduce.
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight: Float[Tensor, "d_vocab d_model"]) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach(), persistent=False)
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "*batch d_model"],
+        words: Int[Tensor, " word"] | None,
+    ) -> Float[Tensor, "*batch word"]:
+        """Logits of the named words, or of all."""
+        weight = self.weight if words is None else self.weight[words]
+        # Contiguous: einsum leaves axes in an order that makes the product four times slower.
+        return hidden.to(weight.dtype).contiguous() @ weight.T
+
+
+def new_parameter(*shape: int, like: Tensor) -> nn.Parameter:
+    """A parameter of zeros on the device of ``like``, in float32 whatever the model's own type."""
+    return nn.Parameter(torch.zeros(*shape, device=like.device, dtype=torch.float32))
+
+
+# What a lens reads: gathered from a captured run, for each site a lens can have.
+
+
+def needs_residual(site: Site) -> bool:
+    """Whether `saccade.interp.heads.capture` must be called with ``residual=True`` for this site.
+
+    >>> needs_residual("head"), needs_residual("residual"), needs_residual("direct")
+    (False, True, True)
+    """
+    return site != "head"
+
+
+def held_at(
+    model: LanguageModel,
+    captured: Captured,
+    layer: int,
+    site: Site,
+    *,
+    positions: Sequence[int] | None = None,
+) -> Float[Tensor, "n head d_held"]:
+    """What a site of one layer holds, for every row and position, in row order.
+
+    Args:
+        site: "head" is ``z`` of each head; "residual" the stream after the layer, as one head;
+            "direct" what each head adds to the final normed state.
+        positions: which positions of each row; all by default.
+    """
+    if site == "direct":
+        return direct_states(model, captured, layer, positions=positions).flatten(0, 1)
+    held = captured.z if site == "head" else captured.residual
+    if layer not in held:
+        asked = "residual=True and " if site == "residual" else ""
+        raise UsageError(
+            f"this capture does not hold the {site} site of layer {layer}",
+            hint=f"capture with {asked}layers that include {layer}",
+        )
+    every = held[layer] if site == "head" else held[layer][:, :, None]  # [batch, pos, head, d_held]
+    chosen = every if positions is None else every[:, list(positions)]
+    return chosen.flatten(0, 1)

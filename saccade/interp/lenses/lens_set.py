@@ -1,0 +1,374 @@
+"""All lenses of a model: one for every layer, what they were made from, how good they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from annotated_types import Ge
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.errors import LensError, StoreError
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.held_out import Sample
+from saccade.interp.lenses.lens import Lens, lens_kind
+from saccade.interp.lenses.statistics import Statistics
+from saccade.store.atomic import settled_folder
+from saccade.store.folder import amend_manifest, read_folder, read_manifest, write_folder
+from saccade.store.paths import cache_dir
+from saccade.store.schema import conform
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.reading import Reading
+
+
+# Where lenses are kept and looked for.
+
+
+def default_lens_path(model: LanguageModel) -> Path:
+    """Where the lenses of a model are when nobody says otherwise: in the cache, by its weights."""
+    return cache_dir() / "lenses" / model.fingerprint
+
+
+def find_lenses(named: str | Path | None, model: LanguageModel) -> Path:
+    """The folder of the lenses that were asked for: a folder, a hub name, or the default place.
+
+    Raises:
+        LensError: there is nothing there; the hint says how to fit lenses.
+    """
+    fit = f"fit lenses with `saccade lens fit --model {model.name}`"
+    if named is None:
+        path = default_lens_path(model)
+        if not os.path.isdir(settled_folder(path)):
+            raise LensError(f"no lenses for {model.name} yet: {path} is not there", hint=fit)
+        return path
+    text, path = str(named), Path(named).expanduser()
+    # A process killed while it replaced the folder leaves the old one where readers find it.
+    if os.path.exists(settled_folder(path)):
+        return path
+    if isinstance(named, Path) or text.startswith((".", "/", "~")) or text.count("/") != 1:
+        raise LensError(f"no lenses at {text}: there is no such folder", hint=f"{fit} --out {text}")
+    from saccade.interp.lenses.hub import fetch_lenses
+
+    return fetch_lenses(text)
+
+
+Quality = dict[str, dict[str, list[float | None]]]
+LENSES = "lenses.safetensors"
+STATISTICS = "statistics.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What a set of lenses was made for, and from what; stored in its manifest."""
+
+    model: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
+    kind: str
+    method: str
+    objective: str = "kl"
+    corpus: str
+    corpus_fingerprint: str
+    n_tokens: Annotated[int, Ge(0)]
+    prefix: tuple[str, ...] | None = None
+    """The tokens in front of each window of the text (BOS), as the tokenizer begins a prompt. None
+    for lenses of versions that put nothing there."""
+    probe: tuple[float, ...] = ()
+    """What the model computed on a few tokens (`LanguageModel.probe`)."""
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lenses:
+    """The lenses of a model, bound to it.
+
+    ``constant`` is the log of the mean predicted distribution: the lens that hears nothing, against
+    which all others are measured.
+    """
+
+    model: LanguageModel
+    by_layer: dict[int, Lens]
+    constant: Float[Tensor, " d_vocab"]
+    made: Made
+    quality: Quality = field(default_factory=dict)
+    """Measure -> layer -> one figure a head, on held-out text: ``kl``, ``gain`` and others; of
+    fidelity ``ablation``, ``alignment`` and ``spearman``. None where it was not measured."""
+    statistics: Statistics | None = None
+    """The sums they were solved from; needed to merge them with others."""
+    held_out: Sample | None = None
+    """The held-out positions they were chosen on; likewise."""
+    digest: str | None = None
+    """The sha256 of the file that they were loaded from."""
+
+    @property
+    def sites(self) -> list[tuple[int, int]]:
+        """(layer, head) of every lens, in the order of `logits`."""
+        return [(layer, head) for layer in self.by_layer for head in range(self._width(layer))]
+
+    def _width(self, layer: int) -> int:
+        return 1 if self.by_layer[layer].site == "residual" else self.model.layer(layer).n_heads
+
+    @torch.inference_mode()
+    def logits(
+        self, held: Mapping[int, Float[Tensor, "n head d_held"]]
+    ) -> Float[Tensor, "n site d_vocab"]:
+        """What every lens says, for each position, in the order of `sites`.
+
+        Positions x sites x vocabulary is what this holds: give it few positions at a time.
+        """
+        parts = [(self.by_layer[layer], held[layer]) for layer in self.by_layer]
+        if all(isinstance(lens, HeadLens) for lens, _ in parts):
+            return _through_one_unembedding(parts)
+        return torch.cat([lens(each) for lens, each in parts], dim=1)
+
+    def quality_of(self, layer: int, head: int) -> dict[str, float]:
+        """The figures of one lens, by measure; empty when it was never scored."""
+        found = {
+            name: by[str(layer)][head]
+            for name, by in self.quality.items()
+            if head < len(by.get(str(layer), ()))
+        }
+        return {name: figure for name, figure in found.items() if figure is not None}
+
+    def read(
+        self, text: str, *, position: int = -1, top: int = 10, unembedding: bool = False
+    ) -> Reading:
+        """What every lens says at one position of a text; see `reading.read`."""
+        from saccade.interp.lenses.reading import read
+
+        return read(self, text, position=position, top=top, unembedding=unembedding)
+
+    def with_quality(self, quality: Quality) -> Lenses:
+        """The same lenses with these figures beside them, and no others."""
+        return replace(self, quality=quality)
+
+    def save(self, path: str | Path) -> None:
+        """Write them as a folder: safetensors and a JSON manifest.
+
+        Raises:
+            LensError: a lens holds numbers that are not finite; nothing is written then.
+        """
+        tensors = {"constant": self.constant}
+        for layer, lens in self.by_layer.items():
+            for name, value in lens.state_dict().items():
+                tensors[f"{layer}.{name}"] = value.contiguous()
+        if broken := not_finite(tensors):
+            raise LensError(
+                f"these lenses are not saved: {broken} is not finite",
+                hint="fit them again, with a smaller --learning-rate if they were trained",
+            )
+        files: dict[str, Mapping[str, Tensor]] = {LENSES: tensors}
+        if self.statistics is not None:
+            sample = self.held_out.tensors() if self.held_out else {}
+            files[STATISTICS] = {**self.statistics.sums, **sample}
+        manifest = {
+            "made": asdict(self.made),
+            "layers": {str(layer): self._width(layer) for layer in self.by_layer},
+            "quality": self.quality,
+        }
+        write_folder(path, manifest, files)
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or an infinite number."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            return name
+    return None
+
+
+def add_quality(path: str | Path, lenses: Lenses, quality: Quality) -> None:
+    """Put metrics beside the lenses in a folder, if these are still the ones that were measured.
+
+    A number replaces the one of the same metric, layer and head; others stay, so that layers and
+    heads can be measured one after another.
+
+    Raises:
+        LensError: the folder holds other lenses than ``lenses``, which were loaded from it before.
+    """
+
+    def amend(manifest: dict[str, Any]) -> dict[str, Any]:
+        if manifest["files"].get(LENSES, {}).get("sha256") != lenses.digest:
+            raise LensError(
+                f"the metrics are not kept: {path} was fitted anew while they were measured",
+                hint="measure the new lenses, or give a folder that nobody writes to",
+            )
+        return {"quality": _merged(_told(manifest, path).quality, quality)}
+
+    try:
+        amend_manifest(path, amend)
+    except StoreError as error:
+        raise LensError(str(error), hint=error.hint) from error
+
+
+def _merged(old: Quality, new: Quality) -> Quality:
+    merged = {name: dict(by) for name, by in old.items()}
+    for name, by in new.items():
+        rows = merged.setdefault(name, {})
+        for layer, row in by.items():
+            rows[layer] = _over(rows.get(layer, []), row)
+    return merged
+
+
+def _over(old: Sequence[float | None], new: Sequence[float | None]) -> list[float | None]:
+    pairs = zip_longest(old, new)
+    return [before if figure is None else figure for before, figure in pairs]
+
+
+def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:
+    # One product with the unembedding for all layers: reading it from memory once, not once a
+    # layer, halves the time of a reading.
+    lenses = [lens for lens, _ in parts if isinstance(lens, HeadLens)]
+    hidden = torch.cat(
+        [lens.hidden(held) for lens, (_, held) in zip(lenses, parts, strict=True)], 1
+    )
+    logits = lenses[0].unembed(hidden, None).float()
+    start = 0
+    for lens in lenses:
+        stop = start + len(lens.word_bias)
+        logits[:, start:stop] += lens.word_bias
+        start = stop
+    return logits
+
+
+def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
+    """Load lenses for the model they were made for.
+
+    Args:
+        path: a folder, or a name on the hub; None for where `saccade lens fit` puts them.
+
+    Raises:
+        LensError: the folder is missing, damaged, or was made for another model or tokenizer.
+    """
+    path = find_lenses(path, model)
+    try:
+        manifest, files = read_folder(path, needs=[LENSES])
+        told = _told(manifest, path)
+        _refuse_strangers(told.made, model, path)
+        tensors, stored = files[LENSES], files.get(STATISTICS, {})
+    except StoreError as error:
+        raise LensError(str(error), hint=error.hint) from error
+    made = told.made
+    _refuse_incomplete(told, {**stored, **tensors}, model, path)
+    kind = lens_kind(made.kind)
+    by_layer = {int(layer): kind.start(model, int(layer)) for layer in told.layers}
+    for layer, lens in by_layer.items():
+        prefix = f"{layer}."
+        state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        try:
+            lens.load_state_dict(state)
+        except RuntimeError as error:
+            raise LensError(
+                f"{path} does not hold a {made.kind} lens for layer {layer} of {model.name}",
+                hint="fit the lenses anew with `saccade lens fit`",
+            ) from error
+        lens.requires_grad_(False)
+    return Lenses(
+        model=model,
+        by_layer=by_layer,
+        constant=tensors["constant"].to(model.unembedding.weight.device),
+        made=made,
+        quality=told.quality,
+        statistics=_statistics(stored, tuple(by_layer)) if stored else None,
+        held_out=Sample.from_tensors(stored) if "sample.final" in stored else None,
+        digest=manifest["files"][LENSES]["sha256"],
+    )
+
+
+def _statistics(stored: Mapping[str, Tensor], layers: tuple[int, ...]) -> Statistics:
+    sums = {name: total for name, total in stored.items() if not name.startswith("sample.")}
+    return Statistics.from_tensors(sums, layers)
+
+
+def read_made(path: str | Path) -> Made:
+    """What the lenses in a folder were made for, without loading them."""
+    return _told(read_manifest(path), path).made
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the manifest of lenses says beside the list of files."""
+
+    made: Made
+    layers: dict[str, Annotated[int, Ge(1)]]
+    """Layer -> how many lenses it has."""
+    quality: Quality
+
+
+def _told(manifest: dict[str, Any], path: str | Path) -> _Told:
+    if "made" not in manifest:
+        raise LensError(
+            f"{path} holds no lenses: its manifest does not say what they were made for",
+            hint="give a folder written by `saccade lens fit`",
+        )
+    told = {name: value for name, value in manifest.items() if name not in ("format", "files")}
+    return conform(_Told, told, where=path)
+
+
+def _refuse_incomplete(
+    told: _Told, tensors: Mapping[str, Tensor], model: LanguageModel, path: str | Path
+) -> None:
+    again = "fit the lenses anew with `saccade lens fit`"
+    heads = {str(at.index): at.n_heads for at in model.layers}
+    is_residual = lens_kind(told.made.kind).site == "residual"
+    widths = {layer: 1 if is_residual else heads.get(layer) for layer in told.layers}
+    constant = tensors.get("constant")
+    if widths != told.layers or not widths.keys() <= heads.keys():
+        raise LensError(
+            f"{path} is damaged: its layers have {told.layers} lenses, where {model.name} has "
+            f"heads {heads}",
+            hint=again,
+        )
+    rows = [(layer, len(row)) for by in told.quality.values() for layer, row in by.items()]
+    if any(layer not in widths or n > told.layers[layer] for layer, n in rows):
+        raise LensError(
+            f"{path} is damaged: its metrics are of other lenses than it holds", hint=again
+        )
+    if constant is None or constant.shape != (model.d_vocab,):
+        raise LensError(
+            f"{path} is damaged: expected a mean prediction of {model.d_vocab} tokens", hint=again
+        )
+    if broken := not_finite(tensors):
+        raise LensError(f"{path} cannot be read: {broken} is not finite", hint=again)
+
+
+def _refuse_strangers(made: Made, model: LanguageModel, path: str | Path) -> None:
+    again = f"fit lenses for this model with `saccade lens fit --model {model.name}`"
+    if made.prefix is None:
+        raise LensError(
+            f"{path} was fitted by an earlier version of saccade, on text without the tokens that "
+            "the tokenizer puts in front of a prompt",
+            hint=again,
+        )
+    for what, theirs, ours in (
+        ("model", made.model_fingerprint, model.fingerprint),
+        ("tokenizer", made.tokenizer_fingerprint, model.tokenizer_fingerprint),
+    ):
+        if theirs != ours:
+            raise LensError(
+                f"{path} was fitted for the {what} of {made.model} ({theirs}), "
+                f"not for that of {model.name} ({ours})",
+                hint=again,
+            )
+    if made.prefix != model.prefix:
+        raise LensError(
+            f"{path} was fitted on text that begins with {list(made.prefix)}, and {model.name} "
+            f"puts {list(model.prefix)} in front of a prompt",
+            hint=again,
+        )
+    if made.probe and not model.computes_alike(made.probe):
+        raise LensError(
+            f"{path} was fitted when {made.model} computed something else: on a few tokens the "
+            f"entropy of its predictions was {made.probe}, now it is {model.probe}",
+            hint=again,
+        )

@@ -1,0 +1,462 @@
+"""A reading: what the lenses of a model say at one position of a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.errors import LensError, ModelError, UsageError
+from saccade.interp.heads.capture import Captured, capture, direct_states
+from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.lenses.text_run import TextRun
+
+
+# What one lens says at one position, with the quality of that lens beside it.
+
+
+class Word(NamedTuple):
+    """A word of the vocabulary and its figure in an order."""
+
+    id: int
+    text: str
+    value: float
+
+
+@final
+class Words(Sequence[Word]):
+    """Words of an order; their texts are looked up when they are first wanted.
+
+    A reading holds some ten thousand words, of which few are ever shown: looking all of them up
+    would take as long as a tenth of the reading.
+
+    >>> words = Words([1, 0], [0.5, 0.25], lambda ids: [" ab"[id_] for id_ in ids])
+    >>> len(words), words[0]
+    (2, Word(id=1, text='a', value=0.5))
+    """
+
+    __slots__ = ("_ids", "_made", "_show", "_values")
+
+    def __init__(
+        self, ids: list[int], values: list[float], show: Callable[[list[int]], list[str]]
+    ) -> None:
+        self._ids, self._values, self._show = ids, values, show
+        self._made: tuple[Word, ...] | None = None
+
+    def _words(self) -> tuple[Word, ...]:
+        if self._made is None:
+            texts = self._show(self._ids)
+            self._made = tuple(map(Word, self._ids, texts, self._values))
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._words()[index]
+
+    def __iter__(self) -> Iterator[Word]:
+        return iter(self._words())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash((*self._ids, *self._values))
+
+    def __repr__(self) -> str:
+        return repr(self._words())
+
+
+class Source(NamedTuple):
+    """A position that a head attends to."""
+
+    position: int
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadReading:
+    """What one head says, through its lens."""
+
+    layer: int
+    head: int | None
+    """None where the lens reads the residual stream after the layer."""
+    says: float
+    """KL from the constant lens to the lens here, in nats: how far it is from saying nothing."""
+    contributes: float | None
+    """What the head adds directly to the logit of the word that the model predicts (direct logit
+    attribution); None for the residual stream and for models without a direct path."""
+    quality: dict[str, float]
+    """The lens's own figures on held-out text; empty when it was never scored."""
+    predicts: Sequence[Word]
+    """The likeliest words, with their probabilities."""
+    adds: Sequence[Word]
+    """The words it makes likelier than they always are, each with its share of ``says``."""
+    suppresses: Sequence[Word]
+    """The words it makes less likely, with ``constant log(lens / constant)``, below zero."""
+    unembedded: Sequence[Word]
+    """What the raw unembedding shows, with logits; empty unless asked for."""
+    attends: Sequence[Source]
+    """The positions it attends to most."""
+
+    @property
+    def name(self) -> str:
+        """How the head is called: ``29.0`` is head 0 of layer 29, ``29`` the stream after it."""
+        return str(self.layer) if self.head is None else f"{self.layer}.{self.head}"
+
+    @property
+    def explained(self) -> float | None:
+        """The share of the constant lens's KL that this lens removes, on held-out text.
+
+        0 is a lens that knows no more than the constant one, 1 would be the model itself; None
+        when the lens was never scored.
+        """
+        return share_explained(self.quality)
+
+    @property
+    def fidelity(self) -> float | None:
+        """The correlation of what its lens says with what removing the head does to the model.
+
+        Measured by `saccade lens fidelity`; None where it never was.
+        """
+        return self.quality.get("ablation")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings, lists and dicts; numbers to six digits."""
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+
+
+def share_explained(quality: Mapping[str, float]) -> float | None:
+    """The share of the constant lens's KL that a lens removes; None when it was never scored.
+
+    >>> share_explained({"kl": 3.0, "gain": 1.0})
+    0.25
+    """
+    if not {"kl", "gain"} <= quality.keys():
+        return None
+    constant = quality["kl"] + quality["gain"]
+    return quality["gain"] / constant if constant > 0 else 0.0
+
+
+def plain(value: Any) -> Any:
+    """A figure, a word or several, as JSON writes them.
+
+    >>> plain((Word(3, " a", 1 / 3),))
+    [{'id': 3, 'text': ' a', 'value': 0.333333}]
+    """
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Word | Source):
+        return plain(value._asdict())
+    if isinstance(value, Words):  # written out: a reading holds ten thousand of them
+        return [{"id": w.id, "text": w.text, "value": float(f"{w.value:.6g}")} for w in value]
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return value
+
+
+# Which heads of a reading come first.
+
+Order = Literal["says", "contributes", "quality"]
+"""By what a head says here, by what it adds to the predicted word, by how good its lens is."""
+
+
+def in_order(heads: Sequence[HeadReading], by: Order) -> tuple[HeadReading, ...]:
+    """The heads, largest figure first; equal ones by depth, those without the figure last.
+
+    Raises:
+        LensError: no head has the figure.
+    """
+    if by not in get_args(Order):
+        raise UsageError(
+            f"unknown order {by!r}: expected one of {', '.join(get_args(Order))}",
+            hint="heads are ranked by what they say here unless told otherwise",
+        )
+    figures = [_figure(head, by) for head in heads]
+    if all(figure is None for figure in figures):
+        raise _no_figures(by)
+    ranks = [float("-inf") if figure is None else figure for figure in figures]
+    return tuple(heads[at] for at in sorted(range(len(ranks)), key=lambda at: -ranks[at]))
+
+
+def _figure(head: HeadReading, by: Order) -> float | None:
+    if by == "says":
+        return head.says
+    return head.contributes if by == "contributes" else head.quality.get("gain")
+
+
+def _no_figures(by: Order) -> LensError:
+    if by == "contributes":
+        return LensError(
+            "nothing here contributes directly to a word: these lenses read the residual stream, "
+            "or the model has no direct path from a head to the words",
+            hint="rank by what the heads say",
+        )
+    return LensError(
+        "these lenses were never scored, so they cannot be ranked by quality",
+        hint="score them with `saccade lens eval`",
+    )
+
+
+SOURCES = 5  # attended positions kept for each head; what is left is mostly next to nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What every lens of a model says at one position of a text."""
+
+    model: str
+    text: str
+    tokens: list[str]
+    position: int
+    """Of the token after which was read, counted from the start."""
+    prediction: tuple[Word, ...]
+    """The model's own likeliest next words, with their probabilities."""
+    heads: tuple[HeadReading, ...]
+    """All of them, in order of depth."""
+
+    def ranked(self, by: Order = "says") -> tuple[HeadReading, ...]:
+        """The heads, largest first, by one of three figures.
+
+        Args:
+            by: "says", how much the head says here; "contributes", what it adds to the predicted
+                word; "quality", how good its lens is on held-out text. Heads without the figure
+                come last.
+        """
+        return in_order(self.heads, by)
+
+    def at(self, layer: int, head: int | None = None) -> HeadReading:
+        """What one head says; without a head, what the residual stream after the layer says."""
+        for reading in self.heads:
+            if (reading.layer, reading.head) == (layer, head):
+                return reading
+        wanted = f"layer {layer}" if head is None else f"layer {layer} head {head}"
+        raise UsageError(
+            f"this reading has no {wanted}: it holds {self.heads[0].name} to {self.heads[-1].name}",
+            hint="layers and heads are counted from 0",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings, lists and dicts, as `to_json` writes them."""
+        return {
+            "model": self.model,
+            "text": self.text,
+            "tokens": self.tokens,
+            "position": self.position,
+            "prediction": plain(self.prediction),
+            "heads": [head.to_dict() for head in self.heads],
+        }
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """One JSON object."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+
+    def to_table(self, *, by: Order = "says", heads: int = 8, width: int = 100) -> str:
+        """The prediction and the first heads of an order, as plain text."""
+        from saccade.interp.lenses.reading_table import table_text
+
+        return table_text(self, self.ranked(by)[:heads], width=width)
+
+    def to_html(self) -> str:
+        """One page that works offline: a map of all heads, and a card for each."""
+        from saccade.interp.lenses.reading_html import page
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        from saccade.interp.lenses.reading_html import fragment
+
+        return fragment(self)
+
+
+@torch.inference_mode()
+def read(
+    lenses: Lenses, text: str, *, position: int = -1, top: int = 10, unembedding: bool = False
+) -> Reading:
+    """Read every head at one position of a text: one run of the model, one product for all lenses.
+
+    Args:
+        position: of the token after which to read; negative ones count from the end.
+        top: how many words of each order.
+        unembedding: also show what the raw unembedding makes of each head (figure 1 of Attention
+            Lens, https://arxiv.org/abs/2310.16270), every norm on the way frozen at its scale.
+
+    Raises:
+        UsageError: the text is empty or too long, or there is no such position.
+    """
+    model, top = lenses.model, _checked_top(top, lenses.model)
+    ids = model.encode(text)
+    at = _checked_position(position, ids.shape[1])
+    captured = _capture(lenses, ids, at)
+    looks = {layer: weights[0, :, 0] for layer, weights in captured.attention.items()}
+    seen = _Seen(text, model.words(ids[0]), at, captured, looks)
+    return _read(lenses, seen, top=top, unembedding=unembedding)
+
+
+@torch.inference_mode()
+def read_run(
+    lenses: Lenses,
+    run: TextRun,
+    *,
+    position: int = -1,
+    top: int = 10,
+    unembedding: bool = False,
+) -> Reading:
+    """The same from a run that was kept: several lenses and positions need one run only."""
+    at = run.position(position)
+    looks = run.attention_at(at) if _of_heads(lenses) else {}
+    seen = _Seen(run.text, run.tokens, at, run.captured, looks)
+    return _read(lenses, seen, top=_checked_top(top, run.model), unembedding=unembedding)
+
+
+class _Seen(NamedTuple):
+    """What a reading is made from."""
+
+    text: str
+    tokens: list[str]
+    position: int
+    captured: Captured
+    looks: dict[int, Float[Tensor, "head key_pos"]]
+
+
+def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Reading:
+    model, at, captured = lenses.model, seen.position, seen.captured
+    held = {
+        layer: held_at(model, captured, layer, lens.site, positions=[at])
+        for layer, lens in lenses.by_layer.items()
+    }
+    said = what_is_said(lenses.logits(held)[0], lenses.constant, top=top)
+    chances = model.unembedding.logits(captured.final[:, at]).float().softmax(-1)
+    prediction = largest(chances, top)
+    direct = _direct(lenses, captured, at)
+    raw = None
+    if unembedding and direct is not None:
+        raw = largest(model.unembedding.linear(direct).float(), top)
+    columns = zip(
+        _names(lenses),
+        said.says.tolist(),
+        _contributions(model, direct, prediction.ids[0, 0], n=len(said.says)),
+        _in_words(model, said.predicts),
+        # With fewer than `top` words on one side of the constant lens, an order goes on with
+        # words of the other side, which are not added, or not suppressed.
+        _in_words(model, said.adds, sign=1),
+        _in_words(model, said.suppresses, sign=-1),
+        [()] * len(said.says) if raw is None else _in_words(model, raw),
+        _attended(lenses, seen),
+        strict=True,
+    )
+    return Reading(
+        model=model.name,
+        text=seen.text,
+        tokens=seen.tokens,
+        position=at,
+        prediction=tuple(_in_words(model, prediction)[0]),
+        heads=tuple(
+            HeadReading(
+                layer=layer,
+                head=head,
+                says=says,
+                contributes=contributes,
+                quality=lenses.quality_of(layer, head or 0),
+                predicts=predicts,
+                adds=adds,
+                suppresses=suppresses,
+                unembedded=unembedded,
+                attends=attends,
+            )
+            for (
+                layer,
+                head,
+            ), says, contributes, predicts, adds, suppresses, unembedded, attends in columns
+        ),
+    )
+
+
+def _names(lenses: Lenses) -> list[tuple[int, int | None]]:
+    is_stream = {layer: lens.site == "residual" for layer, lens in lenses.by_layer.items()}
+    return [(layer, None if is_stream[layer] else head) for layer, head in lenses.sites]
+
+
+def _checked_top(top: int, model: LanguageModel) -> int:
+    if top < 1:
+        raise UsageError(f"cannot show {top} words of a head", hint="ask for 1 or more")
+    return min(top, model.d_vocab)
+
+
+def _checked_position(position: int, n_tokens: int) -> int:
+    if not -n_tokens <= position < n_tokens:
+        raise UsageError(
+            f"no position {position}: the text has {n_tokens} tokens, 0-{n_tokens - 1}",
+            hint="positions count tokens from 0; -1 is the last",
+        )
+    return position % n_tokens
+
+
+def _of_heads(lenses: Lenses) -> bool:
+    return all(lens.site != "residual" for lens in lenses.by_layer.values())
+
+
+def _capture(lenses: Lenses, ids: Int[Tensor, "1 pos"], at: int) -> Captured:
+    model, layers = lenses.model, list(lenses.by_layer)
+    if not _of_heads(lenses):
+        return capture(model, ids, layers=layers, residual=True)
+    try:
+        return capture(
+            model, ids, layers=layers, residual=True, attention=layers, attention_positions=[at]
+        )
+    except ModelError:  # a kernel that hides its weights: the heads can be read all the same
+        return capture(model, ids, layers=layers, residual=True)
+
+
+def _direct(lenses: Lenses, captured: Captured, at: int) -> Float[Tensor, "site d_model"] | None:
+    """What each head adds to the final normed state, where heads are read and have such a path."""
+    model, layers = lenses.model, list(lenses.by_layer)
+    if not _of_heads(lenses) or not all(model.layer(layer).reaches_stream for layer in layers):
+        return None
+    device = model.unembedding.weight.device
+    states = [direct_states(model, captured, layer, positions=[at])[0, 0] for layer in layers]
+    return torch.cat([state.to(device) for state in states])
+
+
+def _contributions(
+    model: LanguageModel, direct: Tensor | None, word: Tensor, *, n: int
+) -> Sequence[float | None]:
+    """Direct logit attribution for all layers at once; see `capture.direct_logits`."""
+    if direct is None:
+        return [None] * n
+    row = model.unembedding.weight[word].float()
+    return (direct.float() @ row * model.unembedding.scale).tolist()
+
+
+def _in_words(model: LanguageModel, order: TopWords, *, sign: int = 0) -> list[Words]:
+    """The words of each row, or only those whose values have this sign."""
+    rows = zip(order.ids.tolist(), order.values.tolist(), strict=True)
+    if not sign:
+        return [Words(ids, values, model.words) for ids, values in rows]
+    kept = ((ids, values, sum(sign * value > 0 for value in values)) for ids, values in rows)
+    return [Words(ids[:n], values[:n], model.words) for ids, values, n in kept]
+
+
+def _attended(lenses: Lenses, seen: _Seen) -> list[tuple[Source, ...]]:
+    if not seen.looks:
+        return [()] * len(lenses.sites)
+    weights = torch.cat([seen.looks[layer].float().cpu() for layer in lenses.by_layer])
+    top = weights.topk(min(SOURCES, len(seen.tokens)), dim=-1)
+    return [
+        tuple(Source(key, seen.tokens[key], weight) for key, weight in zip(keys, row, strict=True))
+        for keys, row in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    ]

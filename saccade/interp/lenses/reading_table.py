@@ -1,0 +1,180 @@
+"""A reading as a table for the terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from saccade.interp.lenses.reading import Word, plain
+from saccade.interp.lenses.top_tokens import largest
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.reading import HeadReading, Reading
+    from saccade.interp.lenses.text_run import TextRun
+
+
+# Below this share of the constant lens's KL, what a lens shows is mostly its noise. The lenses of a
+# default fit remove about a tenth on average.
+WEAK = 0.02
+
+
+def table_text(reading: Reading, heads: Sequence[HeadReading], *, width: int = 100) -> str:
+    """The prediction and these heads as plain text."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    console.print(reading_table(reading, heads))
+    assert isinstance(console.file, io.StringIO), "what was given to it"
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def reading_table(reading: Reading, heads: Sequence[HeadReading]) -> Group:
+    """The same for a rich console, which fits it to its width and colours it on a terminal only."""
+    legend = _legend(reading, has_fidelity=any(head.fidelity is not None for head in heads))
+    return Group(_title(reading), _prediction(reading), Text(), _table(heads), Text(), legend)
+
+
+def printable(text: str) -> str:
+    r"""A token with its line ends and other unprintable characters written out.
+
+    >>> print(printable("a\n"))
+    a\n
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+def dotted(text: str) -> str:
+    """A token whose spaces can be seen, and where a table does not break it.
+
+    >>> dotted(" Paris")
+    '·Paris'
+    """
+    return printable(text).replace(" ", "·")
+
+
+def grade(head: HeadReading) -> str:
+    """How good the lens is, in a word or a figure.
+
+    A weak lens, one that hardly knows more than the constant one, is called so.
+    """
+    explained = head.explained
+    if explained is None:
+        return "not scored"
+    return f"{100 * explained:.0f}% weak" if explained < WEAK else f"{100 * explained:.0f}%"
+
+
+def _title(reading: Reading) -> Text:
+    at = reading.position
+    return Text.assemble(
+        (f"{reading.model} after token {at}, ", "dim"),
+        (dotted(reading.tokens[at]), "bold"),
+        (", of ", "dim"),
+        f'"{printable(reading.text)}"',
+    )
+
+
+def _prediction(reading: Reading) -> Text:
+    parts: list[str | tuple[str, str]] = [("predicts ", "dim")]
+    for word in reading.prediction[:5]:
+        parts += [(dotted(word.text), "bold green"), f" {100 * word.value:.0f}%  "]
+    return Text.assemble(*parts)
+
+
+def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
+    word = dotted(reading.prediction[0].text)
+    truth = (
+        "fidelity: correlation of what the lens says with what removing the head does; "
+        if has_fidelity
+        else ""
+    )
+    return Text(
+        "says: nats away from the lens that hears nothing; adds: words it makes likelier than that "
+        f"one; logit: what the head adds directly to {word}; lens: how much of the other's KL its "
+        f"lens removes on held-out text; {truth}· is a space",
+        style="dim",
+    )
+
+
+def _table(heads: Sequence[HeadReading]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for head in heads:
+        table.add_row(head.name, "says", _figures(head))
+        for name, shown in _lines(head):
+            if shown:
+                table.add_row("", name, shown)
+    return table
+
+
+def _figures(head: HeadReading) -> Text:
+    logit = "" if head.contributes is None else f"  logit {head.contributes:+.2f}"
+    truth = "" if head.fidelity is None else f"  fidelity {head.fidelity:+.2f}"
+    return Text.assemble((f"{head.says:.2f}", "bold"), logit, f"  lens {grade(head)}", truth)
+
+
+def _lines(head: HeadReading) -> list[tuple[str, Text]]:
+    is_weak = head.explained is not None and head.explained < WEAK
+    return [
+        ("adds", _words(head.adds, style="dim" if is_weak else "cyan")),
+        ("predicts", _with_percent([(word.text, word.value) for word in head.predicts[:6]])),
+        ("suppresses", _words(head.suppresses[:6], style="magenta")),
+        ("unembedding", _words(head.unembedded, style="dim")),
+        # A source with less than a twentieth of the weight says nothing about the head.
+        (
+            "attends to",
+            _with_percent([(s.text, s.weight) for s in head.attends if s.weight > 0.05]),
+        ),
+    ]
+
+
+def _words(words: Sequence[Word], *, style: str = "") -> Text:
+    return Text("  ".join(dotted(word.text) for word in words), style=style)
+
+
+def _with_percent(shares: Sequence[tuple[str, float]]) -> Text:
+    parts: list[tuple[str, str]] = []
+    for text, share in shares:
+        percent = f"{share:.0%}" if share >= 0.005 else "<1%"
+        parts += [(dotted(text), ""), (f" {percent}  ", "dim")]
+    return Text.assemble(*parts)
+
+
+# The model's own prediction at every position of a text.
+
+CHUNK = 64  # positions whose logits are held at once: some megabytes
+
+
+@torch.inference_mode()
+def predictions(run: TextRun, *, top: int = 5) -> dict[str, Any]:
+    """Likeliest next words, how surprising each token was, and how open each place is; for JSON."""
+    model, ids = run.model, run.ids[0]
+    found: list[dict[str, Any]] = []
+    surprise: list[float | None] = [None]
+    for start in range(0, len(ids), CHUNK):
+        states = run.captured.final[0, start : start + CHUNK]
+        log_p = model.unembedding.logits(states).float().log_softmax(-1)  # [pos, d_vocab]
+        best = largest(log_p, min(top, model.d_vocab))
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        came = ids[start + 1 : start + 1 + len(states)].to(log_p.device)
+        surprise += (-log_p[: len(came)].gather(1, came[:, None])[:, 0]).tolist()
+        for row, (words, values) in enumerate(
+            zip(best.ids.tolist(), best.values.exp().tolist(), strict=True)
+        ):
+            words_ = tuple(map(Word, words, model.words(words), values))
+            found.append(
+                {
+                    "position": start + row,
+                    "top": plain(words_),
+                    "surprise": plain(surprise[start + row]),
+                    "entropy": plain(float(entropy[row])),
+                }
+            )
+    return {"text": run.text, "tokens": run.tokens, "positions": found}

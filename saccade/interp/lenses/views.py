@@ -1,0 +1,334 @@
+"""What each layer says at each position: of the residual stream, or of one head of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.errors import LensError, UsageError
+from saccade.interp.heads.capture import direct_states
+from saccade.interp.lenses.head_lens import said_by_head
+from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.reading import Word, plain, share_explained
+from saccade.interp.lenses.reading_table import WEAK
+from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
+from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.lenses.text_run import TextRun
+
+
+# A head card: one head at one position, seen through every lens there is, side by side.
+
+UNEMBEDDING = "unembedding"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenThrough:
+    """What one lens makes of the head, and how good that lens is."""
+
+    name: str
+    kind: str
+    method: str
+    says: float | None
+    """KL from the constant lens in nats; None for the unembedding, which has no such lens."""
+    quality: dict[str, float]
+    explained: float | None
+    """The share of the constant lens's KL that it removes, on held-out text."""
+    fidelity: float | None
+    is_weak: bool
+    predicts: tuple[Word, ...]
+    adds: tuple[Word, ...]
+    suppresses: tuple[Word, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCard:
+    """One head at one position of a text."""
+
+    layer: int
+    head: int
+    position: int
+    tokens: list[str]
+    word: Word
+    """What the model predicts there, with its probability."""
+    contributes: float | None
+    """What the head adds directly to that word's logit; None without a direct path."""
+    lenses: tuple[SeenThrough, ...]
+    attention: list[float] | None
+    """One weight for each token up to the position; None where the model hides them."""
+    entropy: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings, lists and dicts; numbers to six digits."""
+        whole = {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        whole["lenses"] = [
+            {each.name: plain(getattr(lens, each.name)) for each in fields(lens)}
+            for lens in self.lenses
+        ]
+        whole["attention"] = None if self.attention is None else plain(tuple(self.attention))
+        return whole
+
+
+@torch.inference_mode()
+def head_card(
+    run: TextRun,
+    lenses: Mapping[str, Lenses],
+    *,
+    layer: int,
+    head: int,
+    position: int = -1,
+    top: int = 10,
+) -> HeadCard:
+    """Read one head through the raw unembedding and through each of ``lenses``, by their names.
+
+    The run was made before: this costs one product with the unembedding for each lens.
+    """
+    model, at = run.model, run.position(position)
+    model.check_head(layer, head)
+    chances = model.unembedding.logits(run.captured.final[:, at]).float().softmax(-1)
+    likeliest = largest(chances, 1)
+    direct = _direct(run, layer, head, at)
+    weights = run.attention_at(at).get(layer)
+    row = None if weights is None else weights[head, : at + 1].float()
+    return HeadCard(
+        layer=layer,
+        head=head,
+        position=at,
+        tokens=run.tokens,
+        word=_words(run, likeliest)[0],
+        contributes=None if direct is None else _contributes(run, direct, likeliest.ids[0, 0]),
+        lenses=tuple(_seen(run, lenses, direct, layer=layer, head=head, at=at, top=top)),
+        attention=None if row is None else row.tolist(),
+        entropy=None if row is None else float(entropy_of(row)),
+    )
+
+
+def entropy_of(weights: Float[Tensor, "*more key_pos"]) -> Float[Tensor, "*more"]:
+    """Of attention weights, in nats: 0 looks at one token, log n at n alike.
+
+    >>> round(float(entropy_of(torch.tensor([0.5, 0.5, 0.0]))), 4)
+    0.6931
+    """
+    return -torch.xlogy(weights, weights).sum(-1).clamp_max(0.0)
+
+
+def _seen(
+    run: TextRun,
+    lenses: Mapping[str, Lenses],
+    direct: Tensor | None,
+    *,
+    layer: int,
+    head: int,
+    at: int,
+    top: int,
+) -> Iterator[SeenThrough]:
+    if direct is not None:
+        yield _unembedded(run, direct, top)
+    for name, each in lenses.items():
+        lens = each.by_layer.get(layer)
+        if lens is None or lens.site == "residual":
+            continue
+        held = held_at(run.model, run.captured, layer, lens.site, positions=[at])
+        said = what_is_said(said_by_head(lens, held, head), each.constant, top=top)
+        quality = each.quality_of(layer, head)
+        explained = share_explained(quality)
+        yield SeenThrough(
+            name=name,
+            kind=each.made.kind,
+            method=each.made.method,
+            says=float(said.says[0]),
+            quality=quality,
+            explained=explained,
+            fidelity=quality.get("ablation"),
+            is_weak=explained is not None and explained < WEAK,
+            predicts=_words(run, said.predicts),
+            adds=tuple(word for word in _words(run, said.adds) if word.value > 0),
+            suppresses=tuple(word for word in _words(run, said.suppresses) if word.value < 0),
+        )
+
+
+def _direct(run: TextRun, layer: int, head: int, at: int) -> Float[Tensor, "1 d_model"] | None:
+    if not run.model.layer(layer).reaches_stream:
+        return None
+    return direct_states(run.model, run.captured, layer, positions=[at])[0, :, head]
+
+
+def _contributes(run: TextRun, direct: Tensor, word: Tensor) -> float:
+    row = run.model.unembedding.weight[word].float()
+    return float(direct[0].to(row) @ row * run.model.unembedding.scale)
+
+
+def _unembedded(run: TextRun, direct: Tensor, top: int) -> SeenThrough:
+    logits = run.model.unembedding.linear(direct).float()
+    low = largest(-logits, top)
+    return SeenThrough(
+        name=UNEMBEDDING,
+        kind=HeadLogitLens.kind,
+        method="",
+        says=None,
+        quality={},
+        explained=None,
+        fidelity=None,
+        is_weak=False,
+        predicts=(),
+        adds=_words(run, largest(logits, top)),
+        suppresses=_words(run, TopWords(low.ids, -low.values)),
+    )
+
+
+def _words(run: TextRun, order: TopWords) -> tuple[Word, ...]:
+    ids: Sequence[int] = order.ids[0].tolist()
+    return tuple(map(Word, ids, run.model.words(ids), order.values[0].tolist()))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions side by side."""
+
+    first: int
+    count: int
+
+    def checked(self, run: TextRun) -> list[int]:
+        """The positions of a text, at least one."""
+        start = run.position(self.first)
+        return list(range(start, min(start + self.count, len(run.tokens))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What is read at each layer: the stream, or a head of this number, and with which lenses."""
+
+    name: str
+    """Of the lenses."""
+    lenses: Lenses | None
+    """None for the plain unembedding of the residual stream."""
+    head: int | None = None
+
+    def layers(self, run: TextRun) -> list[int]:
+        """The layers that have such a head and a lens for it."""
+        if self.lenses is None:
+            return [at.index for at in run.model.layers]
+        is_stream = self.head is None
+        fitting = [
+            layer
+            for layer, lens in self.lenses.by_layer.items()
+            if (lens.site == "residual") == is_stream
+            and (is_stream or 0 <= (self.head or 0) < run.model.layer(layer).n_heads)
+        ]
+        if not fitting:
+            what = "the residual stream" if is_stream else f"head {self.head}"
+            raise LensError(
+                f"the lenses {self.name} do not read {what}",
+                hint="choose other lenses, or another head",
+            )
+        return fitting
+
+    def logits(self, run: TextRun, layer: int, at: list[int]) -> Float[Tensor, "pos d_vocab"]:
+        """What is said at some positions of one layer."""
+        model = run.model
+        lens = LogitLens.start(model, layer) if self.lenses is None else self.lenses.by_layer[layer]
+        held = held_at(model, run.captured, layer, lens.site, positions=at)
+        return said_by_head(lens, held, self.head or 0).float()
+
+
+@torch.inference_mode()
+def position_grid(run: TextRun, site: Site, span: Span, *, top: int = 10) -> dict[str, Any]:
+    """The likeliest words of each layer at each position, ready for JSON.
+
+    ``ids[layer][position]`` and ``values`` (probabilities) have the ``top`` words of a cell;
+    ``words`` says each id once, since neighbours mostly share them. ``final`` is the model's own
+    output.
+    """
+    at, layers = span.checked(run), site.layers(run)
+    cells = [_cells(logits, top) for logits in _rows(run, site, layers, at)]
+    *grid, final = cells
+    every = sorted({id_ for cell in cells for row in cell.ids for id_ in row})
+    return {
+        "site": "residual" if site.head is None else "head",
+        "head": site.head,
+        "lens": site.name,
+        "tokens": run.tokens,
+        "first": at[0],
+        "layers": layers,
+        "words": dict(zip(map(str, every), run.model.words(every), strict=True)),
+        "ids": [cell.ids for cell in grid],
+        "values": [cell.values for cell in grid],
+        "entropy": [cell.entropy for cell in grid],
+        "final": {"ids": final.ids, "values": final.values, "entropy": final.entropy},
+    }
+
+
+@torch.inference_mode()
+def word_ranks(run: TextRun, site: Site, span: Span, words: Sequence[int]) -> dict[str, Any]:
+    """Where words stand among all words, by layer and position; rank 0 is the likeliest."""
+    at, layers = span.checked(run), site.layers(run)
+    if unknown := [word for word in words if not 0 <= word < run.model.d_vocab]:
+        raise UsageError(
+            f"no word {unknown[0]}: the model has words 0-{run.model.d_vocab - 1}",
+            hint="give a word as text",
+        )
+    wanted = torch.tensor(list(words))
+    found = [_standing(logits, wanted) for logits in _rows(run, site, layers, at)]
+    *grid, final = found
+    return {
+        "site": "residual" if site.head is None else "head",
+        "head": site.head,
+        "lens": site.name,
+        "first": at[0],
+        "layers": layers,
+        "words": [
+            {
+                "id": word,
+                "text": text,
+                "ranks": [each.ranks[place] for each in grid],
+                "values": [each.values[place] for each in grid],
+                "final": {"ranks": final.ranks[place], "values": final.values[place]},
+            }
+            for place, (word, text) in enumerate(zip(words, run.model.words(words), strict=True))
+        ],
+    }
+
+
+def _rows(
+    run: TextRun, site: Site, layers: Sequence[int], at: list[int]
+) -> Iterator[Float[Tensor, "pos d_vocab"]]:
+    """The logits of each layer, and at last the model's own."""
+    for layer in layers:
+        yield site.logits(run, layer, at)
+    yield run.model.unembedding.logits(run.captured.final[0, at]).float()
+
+
+class _Cells(NamedTuple):
+    ids: list[list[int]]
+    values: list[list[float]]
+    entropy: list[float]
+
+
+def _cells(logits: Float[Tensor, "pos d_vocab"], top: int) -> _Cells:
+    best = largest(logits, min(top, logits.shape[1]))
+    log_p = logits.log_softmax(-1)
+    chances = log_p.gather(1, best.ids).exp()
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    values = [plain(tuple(row)) for row in chances.tolist()]
+    return _Cells(best.ids.tolist(), values, plain(tuple(entropy.tolist())))
+
+
+class _Standing(NamedTuple):
+    ranks: list[list[int]]
+    """Word -> position."""
+    values: list[list[float]]
+
+
+def _standing(logits: Float[Tensor, "pos d_vocab"], words: Tensor) -> _Standing:
+    words = words.to(logits.device)
+    ranks = [(logits > logits[:, word, None]).sum(-1).tolist() for word in words]
+    chances = logits.softmax(-1)[:, words]
+    values = [plain(tuple(row)) for row in chances.T.tolist()]
+    return _Standing(ranks, values)

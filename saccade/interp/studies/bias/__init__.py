@@ -1,0 +1,1 @@
+"""Which heads carry a bias, and whether ablating them changes the output."""

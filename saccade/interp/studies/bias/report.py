@@ -1,0 +1,238 @@
+"""What a search for biased heads found: ranked, as JSON, as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from rich.table import Table
+from torch import Tensor
+
+# From the mass of words after prompts to one figure a pair, and from those to an interval.
+
+LIKELY = 0.95
+CHUNK = 2**24  # numbers drawn at once
+
+
+class Interval(NamedTuple):
+    """A mean, and where 95 % of the means of prompts drawn again lie."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> float:
+        """The bound nearer to zero; zero where the interval holds it."""
+        return min(abs(self.low), abs(self.high)) if self.low * self.high > 0 else 0.0
+
+
+class Intervals(NamedTuple):
+    """The same for every site."""
+
+    mean: Float[Tensor, " site"]
+    low: Float[Tensor, " site"]
+    high: Float[Tensor, " site"]
+
+    def at(self, site: int) -> Interval:
+        """That of one site."""
+        return Interval(float(self.mean[site]), float(self.low[site]), float(self.high[site]))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What is compared with what."""
+
+    usual: Float[Tensor, "prompt group"]
+    """The constant lens's mass on the words, and on those they are set against."""
+    n_pairs: int
+    is_paired: bool
+    """The first ``n_pairs`` prompts are then compared with as many others, else with ``usual``."""
+
+    def sides(
+        self, mass: Float[Tensor, "prompt ... group"]
+    ) -> tuple[Float[Tensor, "pair ..."], Float[Tensor, "pair ..."]]:
+        """The two figures of every pair: mass on the words less mass on those against them."""
+        figures = _balance(mass)
+        if self.is_paired:
+            return figures[: self.n_pairs], figures[self.n_pairs :]
+        usual = _balance(self.usual).view(-1, *[1] * (figures.dim() - 1))
+        return figures, usual.expand_as(figures)
+
+    def differences(self, mass: Float[Tensor, "prompt ... group"]) -> Float[Tensor, "pair ..."]:
+        """First less second, for every pair."""
+        first, second = self.sides(mass)
+        return first - second
+
+
+def _balance(mass: Tensor) -> Tensor:
+    return mass[..., 0] - mass[..., 1] if mass.shape[-1] > 1 else mass[..., 0]
+
+
+def intervals(values: Float[Tensor, "pair site"], *, draws: int, seed: int) -> Intervals:
+    """The mean of each site over pairs, with a percentile bootstrap over the pairs.
+
+    Efron, 1979, "Bootstrap methods: another look at the jackknife". All sites are drawn together:
+    one product of the counts of each draw with the values.
+
+    >>> same = torch.full((5, 1), 2.0)
+    >>> intervals(same, draws=10, seed=0).at(0)
+    Interval(mean=2.0, low=2.0, high=2.0)
+    """
+    n, n_sites = values.shape
+    chance = torch.Generator().manual_seed(seed)
+    counts = torch.zeros(draws, n, dtype=torch.double)
+    counts.scatter_add_(
+        1, torch.randint(n, (draws, n), generator=chance), torch.ones(draws, n).double()
+    )
+    tails = torch.tensor([(1 - LIKELY) / 2, (1 + LIKELY) / 2], dtype=torch.double)
+    size = max(1, CHUNK // draws)
+    values = values.double()
+    bounds = [(counts @ some / n).quantile(tails, dim=0) for some in values.split(size, dim=1)]
+    low, high = torch.cat(bounds, dim=1) if n_sites else torch.zeros(2, 0)
+    return Intervals(values.mean(0), low, high)
+
+
+Site = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bias:
+    """How much every head's lens favours words, and what silencing some heads does.
+
+    All masses are probabilities. "First" and "second" are the prompts of a pair; without pairs,
+    the prompts and the constant lens.
+    """
+
+    model: str
+    words: tuple[str, ...]
+    against: tuple[str, ...]
+    in_pieces: tuple[str, ...]
+    """Words of several tokens: the lens's mass on the first, times the model's on the rest."""
+    n_pairs: int
+    is_paired: bool
+    sites: tuple[Site, ...]
+    first: Float[Tensor, " site"]
+    """Mean mass on the words, less that on those against them, after the first prompts."""
+    second: Float[Tensor, " site"]
+    difference: Intervals
+    """First less second."""
+    own: Interval
+    """The same of the model's own prediction."""
+    carried: Mapping[Site, Interval]
+    """How much of `own` goes when the head is silenced; of the heads that were tried."""
+    by: str
+
+    @property
+    def title(self) -> str:
+        """What the mass is on, in a line."""
+        words, against = (_some(each) for each in (self.words, self.against))
+        return f"Mass on {words}" + (f" less mass on {against}" if against else "")
+
+    @property
+    def ranked(self) -> list[int]:
+        """Sites from the clearest difference to the least clear."""
+        return clearest_first(self.difference)
+
+    @property
+    def n_clear(self) -> int:
+        """How many heads have an interval without zero."""
+        return sum(self.difference.at(site).clear > 0 for site in range(len(self.sites)))
+
+    @property
+    def n_changing(self) -> int:
+        """For how many of the silenced heads the model's own difference clearly changes."""
+        return sum(each.clear > 0 for each in self.carried.values())
+
+    @property
+    def n_by_chance(self) -> float:
+        """How many would have one if no head had any bias."""
+        return (1 - LIKELY) * len(self.sites)
+
+    def by_layer(self) -> dict[int, Float[Tensor, " head"]]:
+        """The differences as a row of heads for each layer."""
+        layers = torch.tensor([layer for layer, _ in self.sites])
+        return {int(each): self.difference.mean[layers == each] for each in layers.unique()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings: all heads, ranked."""
+        return {
+            "model": self.model,
+            "words": list(self.words),
+            "against": list(self.against),
+            "words_in_pieces": list(self.in_pieces),
+            "n_pairs" if self.is_paired else "n_prompts": self.n_pairs,
+            "model_difference": self.own._asdict(),
+            "n_clear": self.n_clear,
+            "n_clear_by_chance": self.n_by_chance,
+            "ablated_by": self.by,
+            "heads": [self._head(site) for site in self.ranked],
+        }
+
+    def _head(self, site: int) -> dict[str, Any]:
+        layer, head = self.sites[site]
+        carried = self.carried.get((layer, head))
+        return {
+            "layer": layer,
+            "head": head,
+            "first": float(self.first[site]),
+            "second": float(self.second[site]),
+            "difference": self.difference.at(site)._asdict(),
+            "carries": None if carried is None else carried._asdict(),
+            "changes_output": None if carried is None else carried.clear > 0,
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_table(self, *, heads: int = 12) -> Table:
+        """The heads with the clearest difference, in percent of probability."""
+        sides = ("first", "second") if self.is_paired else ("here", "always")
+        table = Table(title=self.title, caption=self._caption())
+        for name in ("head", *sides, "difference", "95 % interval", "carries", "95 % interval"):
+            table.add_column(name, justify="right")
+        for site in self.ranked[:heads]:
+            layer, head = self.sites[site]
+            carried = self.carried.get((layer, head))
+            table.add_row(
+                f"{layer}.{head}",
+                _percent(float(self.first[site])),
+                _percent(float(self.second[site])),
+                *_cells(self.difference.at(site)),
+                *(("-", "-") if carried is None else _cells(carried)),
+            )
+        return table
+
+    def _caption(self) -> str:
+        what = "pairs" if self.is_paired else "prompts"
+        own = " ".join(_cells(self.own))
+        return (
+            f"{self.model}, {self.n_pairs} {what}; in percent. The model's own difference: {own}. "
+            f"{self.n_clear} of {len(self.sites)} heads are clear of zero, "
+            f"{self.n_by_chance:.0f} would be by chance. Silencing changes the model's difference "
+            f"for {self.n_changing} of the {len(self.carried)} heads tried."
+        )
+
+
+def clearest_first(found: Intervals) -> list[int]:
+    """Sites by the bound nearer to zero, then by the size of the mean."""
+    each = [found.at(site) for site in range(len(found.mean))]
+    return sorted(range(len(each)), key=lambda i: (-each[i].clear, -abs(each[i].mean)))
+
+
+def _some(words: tuple[str, ...]) -> str:
+    return ", ".join([*words[:3], "..."] if len(words) > 3 else words)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:+.2f}"
+
+
+def _cells(interval: Interval) -> tuple[str, str]:
+    mean, low, high = (_percent(value) for value in interval)
+    return mean, f"{low} to {high}"

@@ -1,0 +1,1 @@
+"""Changes to heads that change what a model says: memories, searches, files."""

@@ -1,0 +1,202 @@
+"""A memory in one of its forms, ready to be injected anywhere behind a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.errors import LensError, UsageError
+from saccade.interp.heads.capture import Captured, capture, head_outputs
+from saccade.interp.heads.intervene import InjectHead, InjectResidual
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.lens import held_at
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.lens_set import Lenses
+
+
+# A memory as a vector: words turned into what a head, or the stream, would have to hold.
+
+
+class Pointed(NamedTuple):
+    """A head, and how much its lens already says of the memory."""
+
+    layer: int
+    head: int
+    lift: float
+    """Log-probability of the memory's words by the lens, less that of the constant lens."""
+
+
+def memory_words(model: LanguageModel, text: str) -> list[int]:
+    """The tokens of a memory, as they stand behind a space; a token said twice counts twice."""
+    if not text.strip():
+        raise UsageError(f"the memory is empty: {text!r}", hint='give a word, such as "France"')
+    before = model.encode("a").shape[1]
+    return model.encode(f"a {text.strip()}")[0, before:].tolist()
+
+
+def unembedding_memory(model: LanguageModel, words: Sequence[int]) -> Float[Tensor, " d_model"]:
+    """The direction of the stream that raises these words and no others; length 1.
+
+    Sakarvadia et al., 2023, "Memory Injections" (https://arxiv.org/abs/2309.05605), section 4: a
+    bag of words through the transposed unembedding. The mean row is taken off, because what raises
+    all words alike says nothing.
+    """
+    weight = model.unembedding.weight.float()
+    wanted = weight[torch.tensor(list(words), device=weight.device)].sum(0)
+    return torch.nn.functional.normalize(wanted - len(words) * weight.mean(0), dim=0)
+
+
+def lens_memory(
+    lenses: Lenses, layer: int, head: int, memory: Float[Tensor, " d_model"]
+) -> Float[Tensor, " d_head"]:
+    """What a head would have to hold for its lens to say a memory; length 1.
+
+    The lens says ``W_U (A z + b) + c``. Its own inverse: the z whose ``A z`` is nearest to the
+    memory in the stream, by least squares.
+
+    Raises:
+        LensError: lenses of this kind cannot be turned round.
+    """
+    lens = lenses.by_layer.get(layer)
+    if not isinstance(lens, HeadLens):
+        raise LensError(
+            f"the lenses of {lenses.made.model} are of kind {lenses.made.kind!r}, which has no "
+            "inverse",
+            hint="fit lenses of kind head, or take the memory through the unembedding",
+        )
+    inverse = torch.linalg.pinv(lens.weight[head].float())  # [d_model, d_head]
+    return torch.nn.functional.normalize(memory.to(inverse) @ inverse, dim=0)
+
+
+class TextMemory(NamedTuple):
+    """What a model holds after reading a text, at its last token."""
+
+    residual: dict[int, Float[Tensor, " d_model"]]
+    """By layer: the stream after its block."""
+    z: dict[int, Float[Tensor, "head d_head"]]
+    """By layer: what its heads hold."""
+
+
+@torch.no_grad()
+def text_memory(model: LanguageModel, text: str, layers: Sequence[int] | None = None) -> TextMemory:
+    """A fact as a vector: at the last word of "The country is France" the model holds France.
+
+    Unlike words through the unembedding, this is the memory as the model itself has it in the
+    middle of its layers, long before anything there is a word.
+    """
+    captured = capture(model, model.encode(text), layers=layers, residual=True)
+    return TextMemory(
+        residual={layer: stream[0, -1] for layer, stream in captured.residual.items()},
+        z={layer: z[0, -1] for layer, z in captured.z.items()},
+    )
+
+
+@torch.inference_mode()
+def lens_lifts(
+    lenses: Lenses, text: str, words: Sequence[int], *, position: int = -1
+) -> Float[Tensor, "site word"]:
+    """By how much each lens raises the log-probability of words at a position of a text.
+
+    It is measured from the constant lens, which knows how common each word is and nothing else.
+    """
+    model = lenses.model
+    captured = capture(model, model.encode(text), layers=list(lenses.by_layer), residual=True)
+    held = {
+        layer: held_at(model, captured, layer, lens.site, positions=[position])
+        for layer, lens in lenses.by_layer.items()
+    }
+    said = lenses.logits(held)[0].log_softmax(-1)  # [site, d_vocab]
+    at = torch.tensor(list(words), device=said.device)
+    return said[:, at] - lenses.constant.to(said)[at]
+
+
+def point_to_heads(
+    lenses: Lenses, text: str, words: Sequence[int], *, position: int = -1
+) -> list[Pointed]:
+    """The heads whose lenses say most of a memory at a position of a text, those first."""
+    lifts = lens_lifts(lenses, text, words, position=position).mean(-1).tolist()
+    every = [Pointed(*site, lift) for site, lift in zip(lenses.sites, lifts, strict=True)]
+    return sorted(every, key=lambda pointed: -pointed.lift)
+
+
+Form: TypeAlias = Literal["unembedding", "lens", "text"]
+Injection: TypeAlias = InjectHead | InjectResidual
+Place: TypeAlias = tuple[int, int | None]
+"""A head, as (layer, head); or the residual stream after a layer, as (layer, None)."""
+
+
+class Memory:
+    """What is injected for a memory, at any place of a model.
+
+    Args:
+        form: its words through the unembedding, its words through the inverse of a head's lens,
+            or what the model holds at the last token of the memory read as a text.
+        lenses: for the form "lens".
+    """
+
+    def __init__(
+        self, model: LanguageModel, text: str, *, form: Form, lenses: Lenses | None = None
+    ) -> None:
+        self.model, self.form, self._lenses = model, form, lenses
+        # Of a text, the last word is what it leads to.
+        said = " ".join(text.split()[-1:]) if form == "text" else text
+        self.words = memory_words(model, said)
+        self._read = text_memory(model, text) if form == "text" else None
+        self._direction = unembedding_memory(model, self.words)
+
+    def injection(
+        self,
+        held: Captured,
+        place: Place,
+        *,
+        strength: float,
+        positions: Sequence[int] | None = (-1,),
+    ) -> Injection:
+        """The change that puts the memory at a place.
+
+        Strength 1 is as much as the place holds itself; of a text, it takes its place.
+
+        Args:
+            held: the prompt, captured with ``residual=True`` and this layer.
+            positions: of the prompt; None for all, with one vector for the mean of its tokens.
+        """
+        layer, head = place
+        here = held.residual[layer][0] if head is None else held.z[layer][0]
+        here = here.mean(0, keepdim=True) if positions is None else here[list(positions)]
+        vector = self._vector(layer, head, here)
+        vector = vector[0] if len(vector) == 1 else vector
+        asked = None if positions is None else tuple(positions)
+        if head is None:
+            return InjectResidual(layer, vector, strength, asked)
+        return InjectHead(layer, head, vector, strength, asked)
+
+    def _vector(self, layer: int, head: int | None, here: Tensor) -> Tensor:
+        """One vector a position, ``[pos, d]``, for what is there, ``[pos, head, d]`` of heads."""
+        if head is None:
+            if self.form == "lens":
+                raise UsageError(
+                    f"a memory through the lens needs a head, got only layer {layer}",
+                    hint=f"name a head, such as {layer}.0, or take another form",
+                )
+            if self._read is not None:
+                return self._read.residual[layer] - here
+            return _as_long_as(here, self._direction)
+        self.model.check_head(layer, head)
+        if self._read is not None:
+            return self._read.z[layer][head] - here[:, head]
+        if self.form == "lens":
+            assert self._lenses is not None, "the form lens comes with lenses"
+            inverse = lens_memory(self._lenses, layer, head, self._direction)
+            return _as_long_as(here[:, head], inverse)
+        written = head_outputs(self.model.layer(layer), here)[:, head]
+        return _as_long_as(written, self._direction)
+
+
+def _as_long_as(here: Tensor, direction: Tensor) -> Tensor:
+    return here.float().norm(dim=-1, keepdim=True) * direction.to(here.device)

@@ -1,0 +1,1 @@
+"""How far what a lens says agrees with what its head does."""

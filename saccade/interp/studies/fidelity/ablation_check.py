@@ -1,0 +1,138 @@
+"""Does removing a head move the model's prediction the way its lens says?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.interp.lenses.lens import Lens
+from saccade.interp.studies.fidelity.geometry import (
+    Agreement,
+    Estimate,
+    agreement,
+    divergence,
+    estimate,
+    resampled,
+    resampled_means,
+)
+from saccade.interp.studies.fidelity.stage import Stage
+
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationCheck:
+    """Figures of the lenses of one kind, for some heads of a layer, by window of text."""
+
+    heads: tuple[int, ...]
+    removed: Agreement
+    """Lens and model as the head is set to its mean; summed over a window, [window, head]."""
+    aligned: Float[Tensor, "window head"]
+    """The mean cosine as the head holds what it held in another window."""
+    effect: Float[Tensor, "window head"]
+    """KL(model || model without the head), in nats: how much there was to be told."""
+
+    def correlations(self) -> Float[Tensor, "bootstrap head"]:
+        """Of the lens's change with the model's, over all words and positions, resampled."""
+        counts = resampled(len(self.aligned))
+        summed = Agreement(*(counts @ each for each in self.removed))
+        return summed.cosine()
+
+    def alignments(self) -> Float[Tensor, "bootstrap head"]:
+        """The mean over positions of the cosine, resampled."""
+        return resampled_means(self.aligned)
+
+    def correlation(self, place: int) -> Estimate:
+        """The ablation correlation of the head at ``place`` of ``heads``."""
+        return estimate(self.correlations()[:, place])
+
+    def alignment(self, place: int) -> Estimate:
+        """The stimulus-response alignment of the head at ``place`` of ``heads``."""
+        return estimate(self.alignments()[:, place])
+
+
+@torch.no_grad()
+def check_ablation(
+    stage: Stage,
+    lenses: Mapping[str, Lens],
+    *,
+    heads: Sequence[int] | None = None,
+    tick: Tick | None = None,
+) -> dict[str, AblationCheck]:
+    """Touch each head of a layer twice, and compare what moves with what each lens says moves.
+
+    - *Removed*: the head holds its mean everywhere. The correlation is over all words and
+      positions together, words weighted by the model's probability of them (`agreement`), so that
+      the positions where much happens count most.
+    - *Resampled*: the head holds what it held in another window at the same place (no window keeps
+      its own). The alignment is the mean over positions of the correlation within each: the
+      stimulus-response alignment of Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), with a
+      whole head in place of a direction of the residual stream.
+
+    A lens hears a position by itself; the model is touched at every position, as in the paper, so
+    what a head does for later words through other heads is in the answer but not in the lens.
+
+    Args:
+        lenses: by name, all for this layer; the model is run once for all of them.
+        heads: which heads; all by default.
+        tick: called after each run of the model.
+    """
+    z = stage.rerun.z.float()
+    heads = tuple(range(z.shape[2])) if heads is None else tuple(heads)
+    n_windows = len(z)
+    assert n_windows > 1, "a window to resample from needs another one"
+    shift = 1 + int(torch.randint(n_windows - 1, (), generator=torch.Generator().manual_seed(0)))
+    stimuli = (stage.mean.expand_as(z), z.roll(shift, dims=0))
+    moved = [{name: _said(stage, lens, new) for name, lens in lenses.items()} for new in stimuli]
+    found: dict[str, list[tuple[Agreement, Agreement]]] = {name: [] for name in lenses}
+    effects = []
+    for head in heads:
+        answers = []
+        for new in stimuli:
+            answers.append(stage.answer(head, new[:, :, head]))
+            if tick is not None:
+                tick()
+        effects.append(divergence(stage.before, answers[0], stage.words.log_weight))
+        for name in lenses:
+            pair = [
+                agreement(
+                    said[name][:, head], stage.before, answer, log_weight=stage.words.log_weight
+                )
+                for said, answer in zip(moved, answers, strict=True)
+            ]
+            found[name].append((pair[0], pair[1]))
+    effect = stage.by_window(torch.stack(effects, 1))
+    return {
+        name: AblationCheck(
+            heads=heads,
+            removed=_by_window(stage, [removed for removed, _ in pairs]),
+            aligned=torch.stack([_aligned(stage, each) for _, each in pairs], 1),
+            effect=effect,
+        )
+        for name, pairs in found.items()
+    }
+
+
+def _said(stage: Stage, lens: Lens, new: Tensor) -> Tensor:
+    """By how much the lens of each head changes its logits, were only that head touched."""
+    at = new[:, -stage.n_positions :].flatten(0, 1)
+    return stage.said(lens, at) - stage.said(lens, stage.z)
+
+
+def _aligned(stage: Stage, found: Agreement) -> Float[Tensor, " window"]:
+    """The mean cosine of each window, over the positions where anything moved.
+
+    Windows that begin with the same words hold the same there, and nothing can be resampled.
+    """
+    has_moved = (found.model > 0).float()
+    total = stage.by_window(torch.stack([found.cosine() * has_moved, has_moved], 1))
+    return total[:, 0] / total[:, 1].clamp_min(1e-12)
+
+
+def _by_window(stage: Stage, parts: list[Agreement]) -> Agreement:
+    columns = [torch.stack(each, 1) for each in zip(*parts, strict=True)]
+    return Agreement(*(stage.by_window(each).cpu() for each in columns))

@@ -1,0 +1,129 @@
+"""How two changes of a prediction are compared: divergence, alignment, rank correlation.
+
+Sums over the vocabulary are taken over sampled words (`saccade.interp.lenses.held_out`), each with
+the log of the weight it has in such a sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+BOOTSTRAPS = 1000
+
+
+class Estimate(NamedTuple):
+    """A figure with its 95 % bootstrap interval over the windows of text."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+    def short(self) -> str:
+        """With half the width of the interval, for tables with many columns.
+
+        >>> Estimate(0.5, 0.41, 0.61).short()
+        '0.50 ±0.10'
+        """
+        return f"{self.value:.2f} ±{(self.high - self.low) / 2:.2f}"
+
+
+def divergence(
+    before: Float[Tensor, "*batch word"],
+    after: Float[Tensor, "*#batch word"],
+    log_weight: Float[Tensor, " word"],
+) -> Float[Tensor, "*batch"]:
+    """KL(softmax before || softmax after), in nats.
+
+    With x the change of the logits it is ``log E[exp x] - E[x]`` under the distribution before, so
+    that a part of the words can stand for all without ever giving less than zero.
+
+    >>> logits = torch.tensor([0.5, 0.25, 0.25]).log()
+    >>> float(divergence(logits, torch.zeros(3), torch.zeros(3)))  # log 3 less the entropy
+    0.0588...
+    """
+    log_p = (before + log_weight).log_softmax(-1)
+    moved = after - before
+    return (log_p + moved).logsumexp(-1) - (log_p.exp() * moved).sum(-1)
+
+
+class Agreement(NamedTuple):
+    """Weighted inner products of a lens's change (s) and the model's (t), one a position."""
+
+    both: Float[Tensor, "*batch"]
+    lens: Float[Tensor, "*batch"]
+    model: Float[Tensor, "*batch"]
+
+    def cosine(self) -> Float[Tensor, "*batch"]:
+        """1 where both move all words alike, up to a scale; 0 where either does not move."""
+        length = (self.lens * self.model).sqrt()
+        return torch.where(length > 0, self.both / length.clamp_min(1e-30), 0.0)
+
+
+def agreement(
+    said: Float[Tensor, "*batch word"],
+    before: Float[Tensor, "*#batch word"],
+    after: Float[Tensor, "*#batch word"],
+    *,
+    log_weight: Float[Tensor, " word"],
+) -> Agreement:
+    """How far a lens's change of logits points the way the model's own logits go.
+
+    Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), stimulus-response alignment: the inner
+    product of Aitchison geometry, in which a prediction is its log-ratios to the others and every
+    word counts by ``w = (p + p') / 2``, the mean of the model's probability before and after.
+
+    Args:
+        said: the change of the lens's logits.
+        before: the model's logits as they were; ``after``, once it was touched.
+    """
+    p, q = ((logits + log_weight).softmax(-1) for logits in (before, after))
+    w = (p + q) / 2
+    s = said - (w * said).sum(-1, keepdim=True)
+    t = after - before
+    t = t - (w * t).sum(-1, keepdim=True)
+    return Agreement((w * s * t).sum(-1), (w * s * s).sum(-1), (w * t * t).sum(-1))
+
+
+def spearman(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    """Rank correlation along the last axis; figures are taken to be all different.
+
+    >>> spearman(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([0.1, 0.3, 0.2]))
+    tensor(0.5000)
+    """
+    ranks = [each.argsort(-1).argsort(-1).float() for each in (a, b)]
+    centred = [rank - rank.mean(-1, keepdim=True) for rank in ranks]
+    length = centred[0].square().sum(-1)  # the same for both: ranks are the numbers 0 to n - 1
+    return (centred[0] * centred[1]).sum(-1) / length.clamp_min(1e-30)
+
+
+def resampled(n: int, *, seed: int = 0) -> Float[Tensor, "bootstrap n"]:
+    """How often each of n windows is drawn: once each in the first row, then at random."""
+    drawn = torch.randint(n, (BOOTSTRAPS, n), generator=torch.Generator().manual_seed(seed))
+    counts = torch.zeros(BOOTSTRAPS, n).scatter_add_(1, drawn, torch.ones(BOOTSTRAPS, n))
+    return torch.cat([torch.ones(1, n), counts])
+
+
+def resampled_means(figures: Float[Tensor, "window head"]) -> Float[Tensor, "bootstrap head"]:
+    """The mean over windows: as it is, then of windows drawn at random."""
+    counts = resampled(len(figures)).to(figures)
+    return counts @ figures / counts.sum(1, keepdim=True)
+
+
+def estimate(figures: Float[Tensor, " bootstrap"]) -> Estimate:
+    """The first figure, with the middle 95 % of the others around it."""
+    low, high = figures[1:].quantile(torch.tensor([0.025, 0.975]).to(figures)).tolist()
+    return Estimate(float(figures[0]), low, high)
+
+
+def plain(found: Any) -> Any:
+    """An estimate or a figure as JSON has it, to six digits."""
+    if isinstance(found, Estimate):
+        return {name: plain(value) for name, value in found._asdict().items()}
+    return float(f"{found:.6g}") if isinstance(found, float) else found

@@ -1,0 +1,162 @@
+"""The figures of a measurement of fidelity: by head, averaged, as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from rich.table import Table
+from torch import Tensor
+
+from saccade.interp.lenses.corpus import Corpus
+from saccade.interp.lenses.lens_set import Lenses
+from saccade.interp.studies.fidelity.geometry import Estimate, estimate, plain
+
+# What is kept in the manifest of the lenses, and what may be drawn.
+QUALITY = ("ablation", "alignment", "spearman")
+HEADINGS = {
+    "ablation": "ablation",
+    "raw_ablation": "unembedding's",
+    "alignment": "alignment",
+    "raw_alignment": "unembedding's",
+    "spearman": "causal basis",
+    "control": "random basis",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadFidelity:
+    """How far the lens of one head tells what the head does."""
+
+    layer: int
+    head: int
+    effect: float
+    """KL(model || model without the head), in nats a word: how much there is to be told."""
+    ablation: Estimate
+    """Correlation of what the lens says changes, as the head is removed, with what does."""
+    alignment: Estimate
+    """The mean over positions of the same within each, as the head is resampled."""
+    raw_ablation: Estimate | None = None
+    """The same of the raw unembedding; None where heads have no direct path to the words."""
+    raw_alignment: Estimate | None = None
+    spearman: Estimate | None = None
+    """Rank correlation of a direction's influence on the lens with that on the model, over the
+    causal basis; None where it was left out."""
+    control: Estimate | None = None
+    """The same over random directions."""
+
+    @property
+    def is_above_raw(self) -> bool | None:
+        """Whether the lens beats the raw unembedding, by both figures; None without one."""
+        if self.raw_ablation is None or self.raw_alignment is None:
+            return None
+        is_above = self.ablation.value > self.raw_ablation.value
+        return is_above and self.alignment.value > self.raw_alignment.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity:
+    """The fidelity of the lenses of some heads."""
+
+    model: str
+    kind: str
+    corpus: str
+    corpus_fingerprint: str
+    is_fitted_on: bool
+    """True where this very text is what the lenses were fitted on."""
+    n_positions: int
+    heads: tuple[HeadFidelity, ...]
+    mean: dict[str, Estimate]
+    """Every measure over all heads; ``ablation_over_raw`` is the lead over the unembedding."""
+
+    @classmethod
+    def of(
+        cls,
+        lenses: Lenses,
+        corpus: Corpus,
+        *,
+        heads: tuple[HeadFidelity, ...],
+        figures: Mapping[str, Float[Tensor, "bootstrap head"]],
+        n_positions: int,
+    ) -> Fidelity:
+        """From the resampled figures of all heads."""
+        means = {name: each.mean(1) for name, each in figures.items()}
+        for name in ("ablation", "alignment"):
+            if f"raw_{name}" in means:
+                means[f"{name}_over_raw"] = means[name] - means[f"raw_{name}"]
+        return cls(
+            model=lenses.model.name,
+            kind=f"{lenses.made.kind} ({lenses.made.method})",
+            corpus=corpus.source,
+            corpus_fingerprint=corpus.fingerprint,
+            is_fitted_on=corpus.fingerprint == lenses.made.corpus_fingerprint,
+            n_positions=n_positions,
+            heads=heads,
+            mean={name: estimate(each) for name, each in means.items()},
+        )
+
+    def by_layer(self, measure: str) -> dict[int, Float[Tensor, " head"]]:
+        """One measure as a row of heads for each layer; not a number where none was taken."""
+        rows: dict[int, Tensor] = {}
+        for each in self.heads:
+            row = rows.get(each.layer, torch.zeros(0))
+            missing = max(0, each.head + 1 - len(row))
+            row = torch.cat([row, torch.full((missing,), torch.nan)])
+            found = getattr(each, measure)
+            row[each.head] = found.value if isinstance(found, Estimate) else torch.nan
+            rows[each.layer] = row
+        return rows
+
+    def quality(self) -> dict[str, dict[str, list[float | None]]]:
+        """The figures in the form that `Lenses.quality` and the manifest have."""
+        return {
+            name: {
+                str(layer): [None if math.isnan(v) else plain(v) for v in row.tolist()]
+                for layer, row in self.by_layer(name).items()
+            }
+            for name in QUALITY
+            if getattr(self.heads[0], name) is not None
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers, ready for JSON."""
+        own = ("model", "kind", "corpus", "corpus_fingerprint", "is_fitted_on", "n_positions")
+        return {
+            **{name: getattr(self, name) for name in own},
+            "mean": {name: plain(each) for name, each in self.mean.items()},
+            "heads": [each.to_dict() for each in self.heads],
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_table(self) -> Table:
+        """One row a head, then the mean; heads whose lens is not above the unembedding marked."""
+        names = [name for name in HEADINGS if getattr(self.heads[0], name) is not None]
+        table = Table(
+            title=f"Do the {self.kind} lenses of {self.model} tell the truth?",
+            caption=f"{self.n_positions:,} positions of {self.corpus}; 95 % intervals over its "
+            "windows; * not above the raw unembedding",
+        )
+        table.add_column("head", no_wrap=True)
+        table.add_column("effect", justify="right")
+        for name in names:
+            table.add_column(HEADINGS[name], justify="right")
+        for each in self.heads:
+            mark = "*" if each.is_above_raw is False else ""
+            cells = [getattr(each, name).short() for name in names]
+            table.add_row(f"{each.layer}.{each.head}{mark}", f"{each.effect:.4f}", *cells)
+        table.add_section()
+        effect = sum(each.effect for each in self.heads) / len(self.heads)
+        table.add_row("mean", f"{effect:.4f}", *(self.mean[name].short() for name in names))
+        return table

@@ -1,0 +1,156 @@
+"""A text at one layer of a model, ready to be touched: what do lens and model make of it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.errors import LensError
+from saccade.interp.heads.capture import output_matrix
+from saccade.interp.heads.rerun import Rerun
+from saccade.interp.lenses.held_out import Words, sample_words
+from saccade.interp.lenses.lens import Lens
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+# The first words of a window attend to little but themselves, and are not what a text is like.
+FIRST = 4
+N_WORDS = 2048
+# Positions whose prediction of every word is held at once: 50 MB for the default model.
+CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Windows of text, read once; the heads of one layer can then be made to hold anything.
+
+    Everything is measured at the same n positions: all of each window but the first few.
+    """
+
+    model: LanguageModel
+    layer: int
+    rerun: Rerun
+    words: Words
+    """The words that stand for the vocabulary."""
+    before: Float[Tensor, "n word"]
+    """The model's logits of them."""
+    negentropy: Float[Tensor, " n"]
+    """Sum of p log p over the whole vocabulary, of the model's prediction."""
+    mean: Float[Tensor, "head d_head"]
+    """What the heads hold on average over the measured positions."""
+    entered: Float[Tensor, "n d_model"]
+    """What entered the final norm there."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        model: LanguageModel,
+        ids: Int[Tensor, "window pos"],
+        layer: int,
+        *,
+        n_words: int = N_WORDS,
+        seed: int = 0,
+    ) -> Stage:
+        """Read the windows and choose the words: the likeliest for certain, others at random."""
+        ids = ids.to(model.device)
+        rerun = Rerun.record(model, ids, layer)
+        final = rerun.final[:, FIRST:].flatten(0, 1)
+        likely, mean, negentropy = _predictions(model, final)
+        # The share of an even draw keeps the weight of rare words, and so the noise, in bounds.
+        words = sample_words(
+            likely,
+            mean + 1 / model.d_vocab,
+            n_words=min(n_words, model.d_vocab),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        return cls(
+            model=model,
+            layer=layer,
+            rerun=rerun,
+            words=words,
+            before=model.unembedding.logits(final, words=words.ids).float(),
+            negentropy=negentropy,
+            mean=rerun.z[:, FIRST:].float().mean((0, 1)),
+            entered=rerun.final_residual[:, FIRST:].flatten(0, 1),
+        )
+
+    @property
+    def n_windows(self) -> int:
+        """How many windows of text."""
+        return len(self.rerun.ids)
+
+    @property
+    def z(self) -> Float[Tensor, "n head d_head"]:
+        """What the heads hold where it is measured."""
+        return self.rerun.z[:, FIRST:].flatten(0, 1)
+
+    @property
+    def n_positions(self) -> int:
+        """How many positions of each window are measured."""
+        return self.rerun.ids.shape[1] - FIRST
+
+    def by_window(
+        self, figures: Float[Tensor, "n head *more"]
+    ) -> Float[Tensor, "window head *more"]:
+        """The mean over the positions of each window."""
+        return figures.unflatten(0, (self.n_windows, -1)).mean(1)
+
+    def answer(
+        self, head: int, held: Float[Tensor, "window pos d_head"]
+    ) -> Float[Tensor, "n word"]:
+        """The model's logits, had one head of the layer held this at every position."""
+        z = self.rerun.z.clone()
+        z[:, :, head] = held.to(z)
+        final = self.rerun.with_heads(z)[:, FIRST:].flatten(0, 1)
+        return self.model.unembedding.logits(final, words=self.words.ids).float()
+
+    def said(self, lens: Lens, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head word"]:
+        """What a lens says of heads that hold ``z`` at the measured positions."""
+        if lens.site == "residual":
+            raise LensError(
+                f"a {lens.kind} lens reads the residual stream, not a head: no head can be "
+                "removed from it",
+                hint="measure lenses of heads: kind head, dense, jacobian or logit-head",
+            )
+        held = z if lens.site == "head" else self._direct(z)
+        return lens(held, words=self.words.ids).float()
+
+    def _direct(self, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head d_model"]:
+        """What heads that hold ``z`` add to the final state, norms frozen as they were.
+
+        As `saccade.interp.heads.capture.direct_states`, but for heads that hold something else
+        than they did.
+        """
+        at = self.model.layer(self.layer)
+        added = torch.einsum("nhi,hid->nhd", z.float(), output_matrix(at).float())
+        if at.post_norm is not None:
+            wrote = at.projection(self.z.flatten(-2))[:, None]
+            added = at.post_norm.frozen(added, wrote)
+        return self.model.final_norm.frozen(added * at.multiplier, self.entered[:, None])
+
+    def kl(self, lens: Lens) -> Float[Tensor, "window head"]:
+        """KL(model || lens), the mean over the measured positions of each window."""
+        said = self.said(lens, self.z)
+        log_p = (self.before + self.words.log_weight).log_softmax(-1)  # over the sampled words
+        total = (said + self.words.log_weight).logsumexp(-1)
+        expected = torch.einsum("nhw,nw->nh", said, log_p.exp())
+        return self.by_window(self.negentropy[:, None] - expected + total)
+
+
+def _predictions(model: LanguageModel, final: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every word its largest and its mean probability; of every position sum p log p."""
+    largest = final.new_zeros(model.d_vocab, dtype=torch.float32)
+    mean, negentropy = torch.zeros_like(largest), []
+    for some in final.split(CHUNK):
+        log_p = model.unembedding.logits(some).float().log_softmax(-1)
+        p = log_p.exp()
+        largest = torch.maximum(largest, p.amax(0))
+        mean += p.sum(0) / len(final)
+        negentropy.append((p * log_p).sum(-1))
+    return largest, mean, torch.cat(negentropy)

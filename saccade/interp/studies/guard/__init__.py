@@ -1,0 +1,1 @@
+"""Whether an instruction was injected into a prompt, told from the heads."""

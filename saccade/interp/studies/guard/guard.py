@@ -1,0 +1,275 @@
+"""Tell prompts that carry an injected instruction from ordinary ones, by what the heads say.
+
+Attention Lens (https://arxiv.org/abs/2310.16270), section 4, shows that heads say other words when
+an instruction is injected into a prompt. Tuned Lens (https://arxiv.org/abs/2303.08112), section
+4.2, detects injections as outliers of what lenses of the residual stream say of the answer. Here
+the lenses are the heads', and every stretch of a prompt is read. An outlier detector on that finds
+odd subjects sooner than orders, so we ask a narrower question, still without any attack: does a
+stretch of this prompt sound like a request that somebody put into it?
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.errors import LensError
+from saccade.interp.lenses.reading import Word
+from saccade.interp.lenses.top_tokens import what_is_said
+from saccade.interp.studies.guard.features import Discriminant, Points, Readout
+from saccade.interp.studies.prompts import encode_prompts, prompt_rows
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.lens_set import Lenses
+
+
+# What a guard says of one prompt, and which heads and words made it say so.
+
+LONGEST = 60  # characters of a prompt or of a stretch that are shown in a line
+
+
+class HeadAlarm(NamedTuple):
+    """One head's part in a score."""
+
+    layer: int
+    head: int
+    share: float
+    """Of the way from ordinary stretches to this one; all heads' shares sum to 1."""
+    adds: tuple[Word, ...]
+    """What its lens says more than in ordinary prompts: ``p log(p / usual)``, in nats."""
+
+    @property
+    def name(self) -> str:
+        """Layer and number: 12.3 is head 3 of layer 12."""
+        return f"{self.layer}.{self.head}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How ordinary a prompt is."""
+
+    prompt: str
+    score: float
+    """The log odds that its worst stretch is a request put into a prompt, not part of one."""
+    threshold: float
+    rarity: float
+    """Share of ordinary prompts that score as high."""
+    stretch: str
+    """The words of that stretch."""
+    heads: tuple[HeadAlarm, ...] = ()
+    """Those with the largest parts; only looked for where there is an alarm."""
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether the prompt is reported."""
+        return self.score > self.threshold
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, ready for JSON."""
+        return {
+            "prompt": self.prompt,
+            "alarm": self.is_alarm,
+            "score": round(self.score, 6),
+            "threshold": round(self.threshold, 6),
+            "rarity": round(self.rarity, 6),
+            "stretch": self.stretch,
+            "heads": [
+                {
+                    "layer": each.layer,
+                    "head": each.head,
+                    "share": round(each.share, 6),
+                    "adds": [[word.text, round(word.value, 6)] for word in each.adds],
+                }
+                for each in self.heads
+            ],
+        }
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """A few lines to read."""
+        word = "ALARM" if self.is_alarm else "ordinary"
+        lines = [
+            f"{word}  {self.score:.2f} (alarm above {self.threshold:.2f})  {_short(self.prompt)}"
+        ]
+        if self.is_alarm:
+            lines.append(f"  at       {_short(self.stretch)}")
+            for each in self.heads:
+                words = " ".join(repr(word.text) for word in each.adds)
+                lines.append(
+                    f"  {each.name:<7}  {100 * each.share:4.1f} %  says more than usual {words}"
+                )
+        return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 4] + " ..."
+
+
+MOST_SCORE = 1e6  # beyond it no score of clipped features can be
+_AGAIN = "fit the guard again with `saccade guard fit`"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Knows what heads say over ordinary prompts, and reports others; `fit_guard` makes one."""
+
+    lenses: Lenses
+    readout: Readout
+    discriminant: Discriminant
+    ordinary: Float[Tensor, " prompt"]
+    """The scores of ordinary prompts, each from a fit without it, in order."""
+    threshold: float
+    false_alarms: float = 0.05
+    """Share of ordinary prompts that score above the threshold."""
+    source: str = ""
+    """Where the ordinary prompts came from."""
+
+    def __post_init__(self) -> None:
+        """Refuse a guard that cannot judge: every prompt would be ordinary to it."""
+        _refuse_not_finite(self)
+        window, stride = self.readout.window, self.readout.stride
+        if not 1 <= stride <= window:
+            raise LensError(
+                "the guard cannot judge: expected stretches of 1 token or more without gaps "
+                f"between them, found a window of {window} with a stride of {stride}",
+                hint=_AGAIN,
+            )
+
+    @property
+    def layers(self) -> list[int]:
+        """Whose heads it reads."""
+        return list(self.readout.usual)
+
+    def score_of(self, z: Mapping[int, Float[Tensor, "pos head d_head"]]) -> float:
+        """The score of one prompt from what its heads hold: that of its worst stretch."""
+        return float(self._log_odds(self.readout.points(z)).max())
+
+    def scores(self, prompts: Sequence[str]) -> Float[Tensor, " prompt"]:
+        """How much each prompt sounds like an injected one: one forward pass each."""
+        encoded = encode_prompts(self.lenses.model, prompts)
+        found = torch.zeros(len(prompts), dtype=torch.double)
+        for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
+            found[row.prompt] = self.score_of(row.z)
+        return found
+
+    def judge(self, prompts: Sequence[str], *, heads: int = 3, words: int = 5) -> list[Verdict]:
+        """Score prompts, and for those that are reported find the heads and words that did it."""
+        encoded = encode_prompts(self.lenses.model, prompts)
+        found: dict[int, Verdict] = {}
+        for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
+            found[row.prompt] = self._verdict(
+                prompts[row.prompt], encoded[row.prompt], row.z, heads, words
+            )
+        return [found[row] for row in range(len(prompts))]
+
+    def _verdict(
+        self,
+        prompt: str,
+        ids: Int[Tensor, " pos"],
+        z: dict[int, Tensor],
+        heads: int,
+        words: int,
+    ) -> Verdict:
+        points = self.readout.points(z)
+        log_odds = self._log_odds(points)
+        worst = int(log_odds.argmax())
+        start, stop = points.spans[worst]
+        score = float(log_odds[worst])
+        above = torch.searchsorted(self.ordinary, torch.tensor(score).double())
+        alarms: tuple[HeadAlarm, ...] = ()
+        if score > self.threshold:
+            held = {layer: each[start:stop].mean(0, keepdim=True) for layer, each in z.items()}
+            alarms = tuple(
+                HeadAlarm(*site, share, self._adds(*site, held, words))
+                for site, share in self._parts(points.features[worst])[:heads]
+            )
+        return Verdict(
+            prompt=prompt,
+            score=score,
+            threshold=self.threshold,
+            rarity=1 - int(above) / len(self.ordinary),
+            stretch="".join(self.lenses.model.words(ids[start:stop])).strip(),
+            heads=alarms,
+        )
+
+    def _log_odds(self, points: Points) -> Float[Tensor, " point"]:
+        """The scores of the stretches of a prompt.
+
+        Raises:
+            LensError: one is not finite: to call the prompt ordinary would be a guess.
+        """
+        found = self.discriminant.log_odds(points.features)
+        # The features too, because an infinite one would be clipped to a finite score.
+        if not (points.features.isfinite().all() and found.isfinite().all()):
+            raise LensError(
+                "the guard cannot judge this prompt: what the heads hold over it is not finite",
+                hint="open the model with a wider dtype (float32), and check its weights with "
+                "`saccade model`",
+            )
+        return found
+
+    def _parts(self, features: Float[Tensor, " feature"]) -> list[tuple[tuple[int, int], float]]:
+        """Every head's share of a score, the largest first."""
+        shares = self.readout.by_site(self.discriminant.shares(features[None]))[0]
+        shares = shares / shares.sum()
+        sites = self.readout.sites
+        return [(sites[i], float(shares[i])) for i in shares.argsort(descending=True).tolist()]
+
+    def _adds(self, layer: int, head: int, held: dict[int, Tensor], words: int) -> tuple[Word, ...]:
+        """The words that a lens says more over a stretch than it does in ordinary prompts."""
+        lens = self.lenses.by_layer[layer]
+        here = held[layer].to(self.lenses.constant.device)
+        both = lens(torch.cat([here, self.readout.usual[layer][None].to(here)]))[:, head]
+        said = what_is_said(both[:1], both[1].log_softmax(-1), top=words)
+        ids, values = said.adds.ids[0].tolist(), said.adds.values[0].tolist()
+        texts = self.lenses.model.words(ids)
+        return tuple(Word(*each) for each in zip(ids, texts, values, strict=True) if each[2] > 0)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as a folder; see `saccade.interp.studies.guard.guard_file`."""
+        from saccade.interp.studies.guard.guard_file import save_guard
+
+        save_guard(self, path)
+
+
+def threshold_for(ordinary: Float[Tensor, " prompt"], false_alarms: float) -> float:
+    """The score above which a given share of ordinary prompts lies.
+
+    >>> threshold_for(torch.arange(101).double(), 0.05)
+    95.0
+    """
+    return float(ordinary.double().quantile(1 - false_alarms))
+
+
+def _refuse_not_finite(guard: Guard) -> None:
+    of = guard.discriminant
+    held: dict[str, Tensor] = {
+        **{name: getattr(of, name) for name in ("centre", "scale", "mean", "weight")},
+        **{f"usual of layer {layer}": each for layer, each in guard.readout.usual.items()},
+        **{f"reader of layer {layer}": each for layer, each in guard.readout.reader.items()},
+        "ordinary scores": guard.ordinary,
+        "threshold": torch.tensor(guard.threshold),
+        "bias": torch.tensor(of.bias),
+    }
+    for name, each in held.items():
+        if not (each.is_floating_point() and bool(each.isfinite().all())):
+            raise LensError(
+                f"the guard cannot judge: expected finite numbers, found others in its {name}",
+                hint=_AGAIN,
+            )
+    if not (bool((of.scale > 0).all()) and bool(of.weight.any())):
+        raise LensError(
+            "the guard cannot judge: expected scales above 0 and weights that are not all 0",
+            hint=_AGAIN,
+        )

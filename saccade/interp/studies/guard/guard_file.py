@@ -1,0 +1,224 @@
+"""A guard on disk: safetensors and a manifest, refused for any other model or lens.
+
+A guard decides what passes, so a file that was changed in any field is refused: a bias of -100
+would make every prompt ordinary. The manifest holds a checksum over itself and all tensors; what
+it says is checked for range besides, and the threshold is computed again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from torch import Tensor
+
+from saccade import __version__
+from saccade.errors import LensError, StoreError
+from saccade.interp.studies.guard.features import Discriminant, Readout
+from saccade.interp.studies.guard.guard import MOST_SCORE, Guard, threshold_for
+from saccade.store.fingerprint import fingerprint_text
+from saccade.store.folder import read_folder, write_folder
+from saccade.store.paths import cache_dir
+from saccade.store.schema import conform
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.lens_set import Lenses
+
+GUARD = "guard.safetensors"
+_DISCRIMINANT = ("centre", "scale", "mean", "weight")
+_READOUT = ("usual", "reader")
+_AGAIN = "fit the guard again with `saccade guard fit`"
+
+Name = Annotated[str, MinLen(1)]
+Score = Annotated[float, Ge(-MOST_SCORE), Le(MOST_SCORE)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardManifest:
+    """What the manifest of a guard says of it."""
+
+    model: str
+    model_fingerprint: Name
+    tokenizer_fingerprint: Name
+    lens_fingerprint: Name
+    window: Annotated[int, Ge(1)]
+    stride: Annotated[int, Ge(1)]
+    layers: Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1)]
+    threshold: Score
+    false_alarms: Annotated[float, Gt(0), Lt(1)]
+    bias: Score
+    n_prompts: Annotated[int, Ge(1)]
+    prompts: str
+    """Where the ordinary prompts came from."""
+    version: str
+    checksum: str = ""
+    """Of all the rest and of every tensor."""
+
+
+def default_guard_path(model: LanguageModel) -> Path:
+    """Where the guard of a model is when nobody says otherwise."""
+    return cache_dir() / "guards" / model.fingerprint
+
+
+def lens_fingerprint(lenses: Lenses) -> str:
+    """Tells these lenses from any others."""
+    states = (each.state_dict().values() for each in lenses.by_layer.values())
+    tensors = [lenses.constant, *(value for state in states for value in state)]
+    return fingerprint_text(each.detach().float().cpu().numpy().tobytes() for each in tensors)
+
+
+def save_guard(guard: Guard, path: str | Path) -> None:
+    """Write a guard as a folder."""
+    tensors: dict[str, Tensor] = {"ordinary": guard.ordinary}
+    for name in _DISCRIMINANT:
+        tensors[name] = getattr(guard.discriminant, name)
+    for name in _READOUT:
+        for layer, value in getattr(guard.readout, name).items():
+            tensors[f"{layer}.{name}"] = value
+    made = GuardManifest(
+        model=guard.lenses.model.name,
+        model_fingerprint=guard.lenses.model.fingerprint,
+        tokenizer_fingerprint=guard.lenses.model.tokenizer_fingerprint,
+        lens_fingerprint=lens_fingerprint(guard.lenses),
+        window=guard.readout.window,
+        stride=guard.readout.stride,
+        layers=tuple(guard.readout.usual),
+        threshold=guard.threshold,
+        false_alarms=guard.false_alarms,
+        bias=guard.discriminant.bias,
+        n_prompts=len(guard.ordinary),
+        prompts=guard.source,
+        version=__version__,
+    )
+    made = replace(made, checksum=checksum_of(made, tensors))
+    write_folder(path, {"guard": asdict(made)}, {GUARD: tensors})
+
+
+def checksum_of(made: GuardManifest, tensors: Mapping[str, Tensor]) -> str:
+    """Over all that decides what a guard says."""
+    said = json.dumps(asdict(replace(made, checksum="")), sort_keys=True)
+    held = (
+        f"\n{name} {tuple(each.shape)} ".encode() + each.detach().double().cpu().numpy().tobytes()
+        for name, each in sorted(tensors.items())
+    )
+    return fingerprint_text([said.encode(), *held])
+
+
+def load_guard(path: str | Path | None, lenses: Lenses) -> Guard:
+    """Load a guard for the model and the lenses it was fitted with.
+
+    Args:
+        path: a folder; None for where `saccade guard fit` puts it.
+
+    Raises:
+        LensError: it is missing, damaged, cannot judge, or was fitted for another model or with
+            other lenses.
+    """
+    path = Path(path).expanduser() if path is not None else default_guard_path(lenses.model)
+    try:
+        manifest, files = read_folder(path)
+        made = _made(manifest, path)
+        _refuse_strangers(made, lenses, path)
+        tensors = files.get(GUARD, {})  # a guard without them has another checksum
+    except StoreError as error:
+        raise LensError(str(error), hint="fit a guard with `saccade guard fit`") from error
+    if made.checksum != (found := checksum_of(made, tensors)):
+        raise LensError(
+            f"{path} was changed after the guard was fitted: expected checksum {made.checksum!r}, "
+            f"found {found!r}",
+            hint=_AGAIN,
+        )
+    _refuse_other_shapes(made, tensors, lenses, path)
+    try:
+        guard = _guard(made, tensors, lenses)
+    except LensError as error:
+        raise LensError(f"{path}: {error}", hint=error.hint) from error
+    _refuse_other_threshold(guard, path)
+    return guard
+
+
+def _made(manifest: dict[str, Any], path: Path) -> GuardManifest:
+    made = manifest.get("guard")
+    if not isinstance(made, dict):
+        raise LensError(
+            f"{path} holds no guard: its manifest does not say what it was fitted for",
+            hint="give a folder written by `saccade guard fit`",
+        )
+    return conform(GuardManifest, made, where=path)
+
+
+def _guard(made: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses) -> Guard:
+    parts = {
+        name: {layer: tensors[f"{layer}.{name}"] for layer in made.layers} for name in _READOUT
+    }
+    return Guard(
+        lenses=lenses,
+        readout=Readout(**parts, window=made.window, stride=made.stride),
+        discriminant=Discriminant(
+            **{name: tensors[name] for name in _DISCRIMINANT}, bias=made.bias
+        ),
+        ordinary=tensors["ordinary"].double(),
+        threshold=made.threshold,
+        false_alarms=made.false_alarms,
+        source=made.prompts,
+    )
+
+
+def _refuse_other_shapes(
+    made: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses, path: Path
+) -> None:
+    """A guard reads every head that has a lens, and has as many numbers for each of them."""
+    readers = [each for name, each in tensors.items() if name.endswith(".reader")]
+    n_numbers = next((each.shape[-1] for each in readers if each.dim() == 3), 1)
+    expected: dict[str, tuple[int, ...]] = {"ordinary": (made.n_prompts,)}
+    n_features = 0
+    for layer in lenses.by_layer:
+        at = lenses.model.layer(layer)
+        expected[f"{layer}.usual"] = (at.n_heads, at.d_head)
+        expected[f"{layer}.reader"] = (at.n_heads, at.d_head, n_numbers)
+        n_features += at.n_heads * n_numbers
+    expected |= dict.fromkeys(_DISCRIMINANT, (n_features,))
+    found = {k: tuple(each.shape) for k, each in tensors.items() if each.is_floating_point()}
+    wrong = [name for name in expected | found if expected.get(name) != found.get(name)]
+    if wrong:
+        name = wrong[0]
+        raise LensError(
+            f"{path} does not fit the lenses: expected floats of shape {expected.get(name)} for "
+            f"{name}, found {found.get(name, 'none')}",
+            hint=_AGAIN,
+        )
+    if set(made.layers) != set(lenses.by_layer) or len(made.layers) != len(lenses.by_layer):
+        raise LensError(
+            f"{path} does not fit the lenses: expected layers {list(lenses.by_layer)}, found "
+            f"{list(made.layers)}",
+            hint=_AGAIN,
+        )
+
+
+def _refuse_other_threshold(guard: Guard, path: Path) -> None:
+    expected = threshold_for(guard.ordinary, guard.false_alarms)
+    if abs(guard.threshold - expected) > 1e-6 * max(1.0, abs(expected)):
+        raise LensError(
+            f"{path} is damaged: expected a threshold of {expected:g}, which reports "
+            f"{guard.false_alarms:g} of its ordinary prompts, found {guard.threshold:g}",
+            hint=_AGAIN,
+        )
+
+
+def _refuse_strangers(made: GuardManifest, lenses: Lenses, path: Path) -> None:
+    model = lenses.model
+    for what, theirs, ours in (
+        ("the model", made.model_fingerprint, model.fingerprint),
+        ("the tokenizer", made.tokenizer_fingerprint, model.tokenizer_fingerprint),
+        ("the lenses", made.lens_fingerprint, lens_fingerprint(lenses)),
+    ):
+        if theirs != ours:
+            raise LensError(
+                f"{path} was fitted for {what} of {made.model} ({theirs}), not for these ({ours})",
+                hint="fit a guard for this model and these lenses with `saccade guard fit`",
+            )

@@ -1,0 +1,178 @@
+"""Fit a guard on ordinary prompts: half of the work is to make requests stand where none belong."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.errors import UsageError
+from saccade.interp.studies.guard.features import Discriminant, HeadSums, Readout
+from saccade.interp.studies.guard.guard import Guard, threshold_for
+from saccade.interp.studies.prompts import encode_prompts, prompt_rows
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.lens_set import Lenses
+
+
+# Ordinary prompts with an ordinary request put into them: what a guard learns from.
+#
+# An injected prompt is a text with an order to the model where none belongs. A guard is shown no
+# attack: the orders are what people ask of an assistant every day ("List five facts about
+# whales."), and the place is between two sentences of an ordinary prompt.
+
+DATA = "guard_requests.json"
+OWN = 0.2  # share of requests that are the first sentence of another prompt: mostly its task
+PLAIN = 0.08  # share of requests that are the bare task, without any frame around it
+_SENTENCE_END = re.compile(r"(?<=[.!?\"])[ \n]+")
+
+
+@cache
+def request_parts() -> Mapping[str, Sequence[str]]:
+    """What requests are made of: frames, things to do, how to do them, roles."""
+    whole = files("saccade.interp.studies").joinpath("data", DATA)
+    return json.loads(whole.read_text(encoding="utf-8"))
+
+
+def make_request(chance: random.Random) -> str:
+    """Something that one may ask of an assistant.
+
+    >>> make_request(random.Random(3)).endswith((".", "?", "!"))
+    True
+    """
+    parts = request_parts()
+    do, also = chance.sample(parts["do"], 2)
+    how, role = chance.choice(parts["how"]), chance.choice(parts["role"])
+    frame = "{Do}." if chance.random() < PLAIN else chance.choice(parts["frames"])
+    return frame.format(do=do, Do=do[0].upper() + do[1:], also=also, how=how, role=role)
+
+
+def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[str]:
+    """Into each prompt one request, at the end of some sentence of it."""
+    chance = random.Random(f"requests {seed}")
+    found = []
+    for prompt in prompts:
+        request = make_request(chance)
+        if chance.random() < OWN:
+            request = _SENTENCE_END.split(chance.choice(prompts).strip())[0]
+        ends = [match.start() for match in _SENTENCE_END.finditer(prompt)] or [len(prompt)]
+        at = chance.choice(ends)
+        found.append(f"{prompt[:at]} {request}{prompt[at:]}")
+    return found
+
+
+Progress = Callable[[str, int, int], None]
+FEWEST = 20  # ordinary prompts: of fewer, one in twenty cannot be told
+# Prompts that the directions of the heads are found on; they are read twice.
+LOOKED_AT = 128
+FOLDS = 4  # a prompt's own ordinary score comes from a fit without its fold
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """How a guard reads and when it reports."""
+
+    window: int = 9
+    """Tokens in a stretch; less than a sentence."""
+
+    false_alarms: float = 0.05
+    """Share of ordinary prompts that may be reported."""
+
+    seed: int = 0
+    """Seed of the requests and of the places they are put in."""
+
+
+def fit_guard(
+    lenses: Lenses,
+    prompts: Sequence[str],
+    *,
+    config: GuardConfig | None = None,
+    source: str = "",
+    progress: Progress | None = None,
+) -> Guard:
+    """Learn from ordinary prompts what the heads of a model say over them; no attack is needed.
+
+    Args:
+        source: where the prompts come from; kept with the guard.
+
+    Raises:
+        UsageError: too few prompts, or a setting that cannot be.
+    """
+    config = config or GuardConfig()
+    _check(prompts, config, lenses.model.max_positions)
+    plain = encode_prompts(lenses.model, prompts)
+    spliced = encode_prompts(lenses.model, splice_requests(prompts, seed=config.seed))
+    readout = _look(lenses, plain, config)
+    read = _read(lenses, readout, [*plain, *spliced], progress)
+    ordinary = _crossed(read).sort().values
+    return Guard(
+        lenses=lenses,
+        readout=readout,
+        discriminant=_discriminant(read),
+        ordinary=ordinary,
+        threshold=threshold_for(ordinary, config.false_alarms),
+        false_alarms=config.false_alarms,
+        source=source,
+    )
+
+
+def _check(prompts: Sequence[str], config: GuardConfig, max_positions: int | None) -> None:
+    if len(prompts) < FEWEST:
+        raise UsageError(
+            f"expected at least {FEWEST} ordinary prompts, got {len(prompts)}",
+            hint="some hundred of the kind you expect make a good guard",
+        )
+    longest = max_positions or 1_000_000
+    if not 0 < config.false_alarms < 1 or not 1 <= config.window <= longest:
+        raise UsageError(
+            f"cannot fit a guard with window {config.window} and {config.false_alarms} false "
+            "alarms",
+            hint=f"give a window of 1 to {longest} tokens, and a share of false alarms between 0 "
+            "and 1",
+        )
+
+
+def _look(lenses: Lenses, plain: Sequence[Tensor], config: GuardConfig) -> Readout:
+    """Find the directions of every head on some of the prompts."""
+    sums = HeadSums()
+    some = plain[:: -(-len(plain) // LOOKED_AT)]
+    for row in prompt_rows(lenses.model, some, layers=list(lenses.by_layer)):
+        sums.add(row.z)
+    return sums.readout(lenses, window=config.window, stride=max(1, config.window // 3))
+
+
+def _read(
+    lenses: Lenses, readout: Readout, encoded: Sequence[Tensor], progress: Progress | None
+) -> list[Float[Tensor, "_ feature"]]:
+    """The stretches of every prompt."""
+    found: dict[int, Tensor] = {}
+    for row in prompt_rows(lenses.model, encoded, layers=list(lenses.by_layer)):
+        found[row.prompt] = readout.points(row.z).features.float()
+        if progress is not None:
+            progress("reading prompts", len(found), len(encoded))
+    return [found[row] for row in range(len(encoded))]
+
+
+def _discriminant(read: Sequence[Tensor]) -> Discriminant:
+    """Of prompts, then as many with a request."""
+    return Discriminant.fit(read, torch.arange(len(read)) >= len(read) // 2)
+
+
+def _crossed(read: Sequence[Tensor]) -> Float[Tensor, " prompt"]:
+    """The score of each ordinary prompt by a fit without it and its spliced twin."""
+    n = len(read) // 2
+    scores = torch.zeros(n, dtype=torch.double)
+    for fold in range(FOLDS):
+        fitted = _discriminant([each for row, each in enumerate(read) if row % n % FOLDS != fold])
+        for row in range(fold, n, FOLDS):
+            scores[row] = fitted.log_odds(read[row]).max()
+    return scores

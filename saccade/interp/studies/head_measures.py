@@ -1,0 +1,286 @@
+"""One figure for every head of a model at a position of a text: what a head map is coloured by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import torch
+
+from saccade.errors import LensError, UsageError
+from saccade.interp.heads.intervene import intervene
+from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.reading import Word, plain, read_run, share_explained
+from saccade.interp.lenses.views import entropy_of
+from saccade.interp.studies.bias.bias_mass import ask, constant_mass
+from saccade.interp.studies.bias.bias_words import tokens_of
+from saccade.interp.studies.head_rank import (
+    Replacement,
+    Target,
+    ablated_copies,
+    direct_scores,
+    first_token,
+)
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.lenses.text_run import TextRun
+
+Measure: TypeAlias = Literal["says", "gain", "fidelity", "contributes", "effect", "mass", "entropy"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+MOST_ABLATED = 128  # tokens of a text whose heads are all ablated in turn: a minute or two
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadMap:
+    """A figure for every head."""
+
+    measure: Measure
+    label: str
+    """What the figure is, for the legend."""
+    unit: str
+    rows: Mapping[int, Sequence[float | None]]
+    """By layer; None where a head has no such figure."""
+    word: Word | None = None
+    against: Word | None = None
+
+    @property
+    def is_two_way(self) -> bool:
+        """Whether figures lie well on both sides of zero, where colours should meet."""
+        return is_two_way(
+            [figure for row in self.rows.values() for figure in row if figure is not None]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "measure": self.measure,
+            "label": self.label,
+            "unit": self.unit,
+            "is_two_way": self.is_two_way,
+            "word": plain(self.word),
+            "against": plain(self.against),
+            "rows": rows_of(self.rows),
+        }
+
+
+def is_two_way(figures: Sequence[float]) -> bool:
+    """Whether figures lie on both sides of zero; some hardly below it do not count.
+
+    >>> is_two_way([-1.0, 2.0]), is_two_way([-0.01, 2.0])
+    (True, False)
+    """
+    low, high = min(figures, default=0.0), max(figures, default=0.0)
+    return -low > high / 20 if high > 0 else low < 0
+
+
+def rows_of(figures: Mapping[int, Sequence[float | None]]) -> list[dict[str, Any]]:
+    """A map as JSON has it: a row for each layer.
+
+    >>> rows_of({0: [0.5, None]})
+    [{'layer': 0, 'values': [0.5, None]}]
+    """
+    return [
+        {"layer": layer, "values": [_known(each) for each in row]} for layer, row in figures.items()
+    ]
+
+
+def lens_gain(lenses: Lenses) -> HeadMap:
+    """The share of the constant lens's KL that each lens removes."""
+    figures = {site: share_explained(lenses.quality_of(*site)) for site in lenses.sites}
+    return HeadMap(
+        measure="gain",
+        label="share of the constant lens's KL that the lens removes on held-out text",
+        unit="share",
+        rows=_by_layer(_scored(figures, "saccade lens eval")),
+    )
+
+
+def lens_fidelity(lenses: Lenses) -> HeadMap:
+    """How far each lens tells what removing its head does."""
+    figures = {site: lenses.quality_of(*site).get("ablation") for site in lenses.sites}
+    return HeadMap(
+        measure="fidelity",
+        label="correlation of what the lens says with what removing the head does",
+        unit="correlation",
+        rows=_by_layer(_scored(figures, "saccade lens fidelity")),
+    )
+
+
+def says_most(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
+    """How far each lens is from saying nothing."""
+    reading = read_run(lenses, run, position=position, top=1)
+    return HeadMap(
+        measure="says",
+        label="nats away from the lens that hears nothing",
+        unit="nats",
+        rows=_by_layer({(each.layer, each.head or 0): each.says for each in reading.heads}),
+    )
+
+
+def attention_entropy(run: TextRun, *, position: int) -> HeadMap:
+    """How widely each head looks."""
+    found = run.attention_at(run.position(position))
+    return HeadMap(
+        measure="entropy",
+        label="entropy of what the head attends to",
+        unit="nats",
+        rows={layer: entropy_of(each.float()).tolist() for layer, each in found.items()},
+    )
+
+
+@torch.inference_mode()
+def contributions(run: TextRun, target: Target, *, position: int) -> HeadMap:
+    """What each head adds directly to a word's logit, above another word's or the mean one's."""
+    found = direct_scores(run.model, run.captured, target, position=run.position(position))
+    if not found:
+        raise LensError(
+            f"the heads of {run.model.name} have no direct path to the words",
+            hint="colour the map by what its heads say, or by the effect of ablation",
+        )
+    words = _words(run, target, position)
+    return HeadMap(
+        measure="contributes",
+        label=f"what the head adds directly to the logit of {words[0].text!r}",
+        unit="logits",
+        rows={layer: each[0].tolist() for layer, each in found.items()},
+        word=words[0],
+        against=words[1],
+    )
+
+
+@torch.no_grad()
+def ablation_effects(
+    run: TextRun,
+    target: Target,
+    *,
+    position: int,
+    replacement: Replacement,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> HeadMap:
+    """By how much a word's logit falls without each head; as `rank_heads`, at any position."""
+    model, at = run.model, run.position(position)
+    if len(run.tokens) > MOST_ABLATED:
+        raise UsageError(
+            f"the text has {len(run.tokens)} tokens: ablating every head is for at most "
+            f"{MOST_ABLATED}",
+            hint="shorten the text, or colour the map by what heads add directly",
+        )
+    score = float(target.score(model.unembedding.logits(run.captured.final[0, at]).float()))
+    effects: dict[tuple[int, int], float | None] = {}
+    with changed(run):
+        for rows in ablated_copies(model, run.ids, replacement):
+            without = model.unembedding.logits(rows.captured.final[:, at]).float()
+            lost = score - target.score(without)
+            effects.update(zip(rows.sites, lost.tolist(), strict=True))
+            if progress is not None:
+                progress("ablate heads", len(effects), model.n_heads)
+    words = _words(run, target, position)
+    return HeadMap(
+        measure="effect",
+        label=f"fall of the logit of {words[0].text!r} without the head",
+        unit="logits",
+        rows=_by_layer(effects),
+        word=words[0],
+        against=words[1],
+    )
+
+
+@torch.inference_mode()
+def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, position: int) -> HeadMap:
+    """The probability that each lens gives to some words, less what the constant lens gives."""
+    model, at = run.model, run.position(position)
+    with changed(run):
+        asked = ask(model, [run.ids[0, : at + 1]], tokens_of(model, words))
+    always = float(constant_mass(lenses, asked).sum())
+    rows: dict[int, list[float]] = {}
+    for layer, lens in lenses.by_layer.items():
+        held = held_at(model, run.captured, layer, lens.site, positions=[at])
+        said = lens(held)[0].log_softmax(-1)[:, asked.first.to(held.device)]  # [head, word]
+        mass = (said.cpu().double() + asked.log_rest).exp().sum(-1)
+        rows[layer] = (mass - always).tolist()
+    return HeadMap(
+        measure="mass",
+        label=f"probability of {', '.join(words[:4])}{' ...' if len(words) > 4 else ''} by the "
+        "lens, less that of the constant lens",
+        unit="probability",
+        rows=rows,
+    )
+
+
+@torch.inference_mode()
+def target_at(
+    run: TextRun, *, position: int, word: str | None = None, against: str | None = None
+) -> Target:
+    """The words a figure is about: those asked for, or what the model predicts there."""
+    at = run.position(position)
+    if word is None:
+        first = int(run.model.unembedding.logits(run.captured.final[0, at]).argmax())
+    else:
+        first = word_asked(run, word)
+    if against is None:
+        return Target(first)
+    second = word_asked(run, against)
+    if first == second:
+        raise UsageError(
+            f"the word and {against!r} begin with the same token, {run.model.words([first])[0]!r}",
+            hint="give words whose first tokens differ",
+        )
+    return Target(first, second)
+
+
+def word_asked(run: TextRun, word: str) -> int:
+    """A word as a user writes it, or its number in the vocabulary behind a #: ``#7042``."""
+    if word[:1] == "#" and word[1:].isdecimal():
+        number = int(word[1:])
+        if number >= run.model.d_vocab:
+            raise UsageError(
+                f"no word {number}: the model has words 0-{run.model.d_vocab - 1}",
+                hint="give a word as text",
+            )
+        return number
+    return first_token(run.model, word, run.text)
+
+
+def changed(run: TextRun) -> AbstractContextManager[object]:
+    """The model as it was while the run was made."""
+    if not run.changes:
+        return nullcontext()
+    return intervene(run.model, run.changes, may_do_nothing=True)
+
+
+def _words(run: TextRun, target: Target, position: int) -> tuple[Word, Word | None]:
+    at = run.position(position)
+    chances = run.model.unembedding.logits(run.captured.final[0, at]).float().softmax(-1)
+    ids = [each for each in (target.word, target.against) if each is not None]
+    found = [
+        Word(id_, text, float(chances[id_]))
+        for id_, text in zip(ids, run.model.words(ids), strict=True)
+    ]
+    return found[0], found[1] if len(found) > 1 else None
+
+
+def _by_layer(
+    figures: Mapping[tuple[int, int], float | None],
+) -> dict[int, list[float | None]]:
+    rows: dict[int, list[float | None]] = {}
+    for (layer, _), figure in figures.items():
+        rows.setdefault(layer, []).append(figure)
+    return rows
+
+
+def _scored(
+    figures: dict[tuple[int, int], float | None], command: str
+) -> dict[tuple[int, int], float | None]:
+    if all(figure is None for figure in figures.values()):
+        raise LensError(
+            "these lenses were never measured so", hint=f"measure them with `{command}`"
+        )
+    return figures
+
+
+def _known(figure: float | None) -> float | None:
+    return None if figure is None or math.isnan(figure) else plain(figure)

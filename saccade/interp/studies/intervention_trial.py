@@ -1,0 +1,173 @@
+"""Change a model and see: what it predicts before and after, beside what the lenses foretold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.interp.heads.intervene import Change, InjectHead, InjectResidual, intervene
+from saccade.interp.lenses.head_lens import output_maps, said_by_head
+from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.reading import Word, plain
+from saccade.interp.lenses.residual_lenses import LogitLens
+from saccade.interp.lenses.top_tokens import largest
+from saccade.interp.studies.edit.edit_file import describe
+from saccade.interp.studies.head_measures import word_asked
+from saccade.interp.studies.prompts import go_on
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.lenses.text_run import TextRun
+
+
+class Acted(NamedTuple):
+    """The same text read twice."""
+
+    before: TextRun
+    after: TextRun
+    """Made with ``changes``."""
+
+
+@torch.inference_mode()
+def what_happened(
+    lenses: Lenses | None, acted: Acted, *, word: str | None = None, top: int = 10, say: int = 0
+) -> dict[str, Any]:
+    """The prediction before and after, the words that moved, and what the lenses foretold.
+
+    ``actual`` is the change of a word's log-probability, ``predicted`` that in what the lenses of
+    the changed heads say; ``agreement`` is their correlation over all words, each weighed by its
+    probability before. Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4.2,
+    compare the two in the same way, over many texts.
+
+    Args:
+        word: the word to follow; the predicted one without it.
+        say: how many tokens to go on with, before and after.
+    """
+    run, model = acted.before, acted.before.model
+    old, new = (_log_probs(each) for each in (acted.before, acted.after))
+    foretold = _foretold(lenses, acted)
+    chances = old.exp()
+    followed = int(old.argmax()) if word is None else word_asked(run, word)
+    moved = (new.exp() - chances).abs().topk(min(top, len(old))).indices
+    says, says_after = _said(acted, say)
+    return {
+        "text": run.text,
+        "tokens": run.tokens,
+        "position": len(run.tokens) - 1,
+        "before": _top(run, old, top),
+        "after": _top(run, new, top),
+        "word": {
+            "id": followed,
+            "text": model.words([followed])[0],
+            "before": plain(float(old[followed].exp())),
+            "after": plain(float(new[followed].exp())),
+            "rank_before": int((old > old[followed]).sum()),
+            "rank_after": int((new > new[followed]).sum()),
+        },
+        "kl": plain(float((chances * (old - new)).sum())),
+        "moved": _moved(run, old, new, foretold, moved.tolist()),
+        "agreement": None if foretold is None else _agreement(new - old, foretold, chances),
+        "changes": [describe(each) for each in acted.after.changes],
+        "says": says,
+        "says_after": says_after,
+    }
+
+
+def _log_probs(run: TextRun) -> Float[Tensor, " d_vocab"]:
+    return run.model.unembedding.logits(run.captured.final[0, -1]).float().log_softmax(-1)
+
+
+def _top(run: TextRun, log_p: Tensor, top: int) -> list[dict[str, Any]]:
+    best = largest(log_p[None], min(top, len(log_p)))
+    ids = best.ids[0].tolist()
+    words = map(Word, ids, run.model.words(ids), best.values[0].exp().tolist())
+    return plain(tuple(words))
+
+
+def _moved(
+    run: TextRun, old: Tensor, new: Tensor, foretold: Tensor | None, ids: list[int]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": id_,
+            "text": text,
+            "before": plain(float(old[id_].exp())),
+            "after": plain(float(new[id_].exp())),
+            "actual": plain(float(new[id_] - old[id_])),
+            "predicted": None if foretold is None else plain(float(foretold[id_])),
+        }
+        for id_, text in zip(ids, run.model.words(ids), strict=True)
+    ]
+
+
+def _said(acted: Acted, say: int) -> tuple[str, str]:
+    model, text = acted.before.model, acted.before.text
+    if not say:
+        return "", ""
+    with intervene(model, acted.after.changes):
+        changed = go_on(model, text, say)
+    return go_on(model, text, say), changed
+
+
+def _foretold(lenses: Lenses | None, acted: Acted) -> Float[Tensor, " d_vocab"] | None:
+    """What the lenses of the changed places say changes, added up; None where there is none."""
+    found = None
+    for layer, head in dict.fromkeys(map(_place, acted.after.changes)):
+        change = _at_place(lenses, acted, layer, head)
+        if change is not None:
+            found = change if found is None else found + change
+    return found
+
+
+def _place(change: Change) -> tuple[int, int | None]:
+    return change.layer, None if isinstance(change, InjectResidual) else change.head
+
+
+def _at_place(
+    lenses: Lenses | None, acted: Acted, layer: int, head: int | None
+) -> Float[Tensor, " d_vocab"] | None:
+    model, last = acted.before.model, [len(acted.before.tokens) - 1]
+    if head is None:
+        lens = LogitLens.start(model, layer)
+        said = [
+            lens(held_at(model, run.captured, layer, lens.site, positions=last))[0, 0]
+            for run in (acted.before, acted.after)
+        ]
+        return said[1].log_softmax(-1) - said[0].log_softmax(-1)
+    head_lens = None if lenses is None else lenses.by_layer.get(layer)
+    if head_lens is None or head_lens.site != "head":
+        return None
+    held = [
+        held_at(model, run.captured, layer, "head", positions=last)
+        for run in (acted.before, acted.after)
+    ]
+    held[1] = held[1] + _written(acted, layer, head).to(held[1])
+    said = [said_by_head(head_lens, each, head)[0] for each in held]
+    return said[1].log_softmax(-1) - said[0].log_softmax(-1)
+
+
+def _written(acted: Acted, layer: int, head: int) -> Float[Tensor, "head d_head"]:
+    """What was added behind the projection, as the nearest that the head could hold itself."""
+    at = acted.before.model.layer(layer)
+    added = torch.zeros(at.n_heads, at.d_head)
+    n = len(acted.before.tokens)
+    for change in acted.after.changes:
+        if not isinstance(change, InjectHead) or (change.layer, change.head) != (layer, head):
+            continue
+        is_here = change.positions is None or {-1, n - 1} & {*change.positions}
+        if change.vector.shape[-1] == at.d_head or change.vector.dim() > 1 or not is_here:
+            continue  # what a head holds is in the run itself
+        inverse = torch.linalg.pinv(output_maps(acted.before.model, layer)[head])
+        added[head] += (change.strength * change.vector.to(inverse) @ inverse).cpu()
+    return added
+
+
+def _agreement(actual: Tensor, predicted: Tensor, weight: Tensor) -> float | None:
+    """Weighted correlation; None where one of them does not vary."""
+    a = actual - (weight * actual).sum()
+    b = predicted - (weight * predicted).sum()
+    size = float((weight * a * a).sum().sqrt() * (weight * b * b).sum().sqrt())
+    return plain(float((weight * a * b).sum()) / size) if size > 0 else None

@@ -1,0 +1,116 @@
+"""Two prompts side by side: what each predicts, and which heads make the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from saccade.interp.lenses.reading import Reading, Word, plain, read_run
+from saccade.interp.studies.head_measures import word_asked
+from saccade.interp.studies.head_rank import Target, direct_scores
+
+if TYPE_CHECKING:
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.lenses.text_run import TextRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What a model makes of one of the prompts, at its end."""
+
+    text: str
+    tokens: list[str]
+    position: int
+    prediction: tuple[Word, ...]
+    score: float
+    """The logit of the word less that of the other one, or of the mean word."""
+    probability: float
+    against_probability: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**asdict(self), **plain({"prediction": self.prediction, **self._figures()})}
+
+    def _figures(self) -> dict[str, float | None]:
+        names = ("score", "probability", "against_probability")
+        return {name: getattr(self, name) for name in names}
+
+
+@torch.inference_mode()
+def compare_prompts(
+    lenses: Lenses,
+    runs: tuple[TextRun, TextRun],
+    *,
+    word: str | None = None,
+    against: str | None = None,
+    top: int = 5,
+) -> dict[str, Any]:
+    """Both prompts, and every head on both sides; for JSON.
+
+    Without words: what the left prompt predicts, against what the right one predicts if that is
+    another word.
+    """
+    readings = [read_run(lenses, run, top=top) for run in runs]
+    target = _target(runs, readings, word, against)
+    sides = [_side(run, reading, target) for run, reading in zip(runs, readings, strict=True)]
+    direct = [direct_scores(run.model, run.captured, target) for run in runs]
+    heads = []
+    for left, right in zip(readings[0].heads, readings[1].heads, strict=True):
+        added = None
+        if left.head is not None and left.layer in direct[0]:
+            added = [float(each[left.layer][0, left.head]) for each in direct]
+        heads.append(
+            {
+                "layer": left.layer,
+                "head": left.head,
+                "says": plain((left.says, right.says)),
+                "direct": None if added is None else plain(tuple(added)),
+                "difference": None if added is None else plain(added[1] - added[0]),
+                "adds": [plain(tuple(left.adds)), plain(tuple(right.adds))],
+            }
+        )
+    ids = [each for each in (target.word, target.against) if each is not None]
+    words = [{"id": id_, "text": text} for id_, text in _texts(runs[0], ids)]
+    return {
+        "word": words[0],
+        "against": words[1] if len(words) > 1 else None,
+        "left": sides[0].to_dict(),
+        "right": sides[1].to_dict(),
+        "heads": heads,
+    }
+
+
+def _target(
+    runs: tuple[TextRun, TextRun],
+    readings: Sequence[Reading],
+    word: str | None,
+    against: str | None,
+) -> Target:
+    predicted = [reading.prediction[0].id for reading in readings]
+    first = predicted[0] if word is None else word_asked(runs[0], word)
+    if against is not None:
+        second: int | None = word_asked(runs[0], against)
+    else:
+        second = predicted[1] if word is None else None
+    return Target(first, None if second == first else second)
+
+
+def _side(run: TextRun, reading: Reading, target: Target) -> Side:
+    logits = run.model.unembedding.logits(run.captured.final[0, -1]).float()
+    chances = logits.softmax(-1)
+    return Side(
+        text=run.text,
+        tokens=run.tokens,
+        position=reading.position,
+        prediction=tuple(reading.prediction),
+        score=float(target.score(logits)),
+        probability=float(chances[target.word]),
+        against_probability=None if target.against is None else float(chances[target.against]),
+    )
+
+
+def _texts(run: TextRun, ids: Sequence[int]) -> list[tuple[int, str]]:
+    return list(zip(ids, run.model.words(ids), strict=True))

@@ -1,0 +1,221 @@
+"""What a model says next, word by word."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import DynamicCache
+
+from saccade.errors import UsageError
+from saccade.interp.heads.capture import capture
+from saccade.interp.heads.hooks import base_of
+from saccade.interp.heads.intervene import intervene
+from saccade.interp.heads.loading import quiet_transformers
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.intervene import Change
+    from saccade.interp.heads.model import LanguageModel
+
+
+# Where a piece of a text stands among its tokens.
+
+
+def last_token_of(model: LanguageModel, text: str, piece: str) -> int:
+    """The position of a piece's last token, from the end of the text: below 0.
+
+    Where the piece is there more than once, the last time counts: by then the model knows most.
+    """
+    found = text.rfind(piece) if piece.strip() else -1
+    if found < 0:
+        raise UsageError(
+            f"{piece!r} is not in the text {text!r}", hint="give words as they stand in it"
+        )
+    read = model.encode(text[: found + len(piece)]).shape[1]
+    return read - 1 - model.encode(text).shape[1]
+
+
+# Many prompts in batches: padded at the end, those of like length together.
+
+# Tokens at once, padding included: what all heads hold of one is 69 kB in the default model.
+BATCH_TOKENS = 1024
+
+
+class PromptBatch(NamedTuple):
+    """Some of the prompts."""
+
+    rows: Int[Tensor, " batch"]
+    """Which of the prompts they are."""
+    ids: Int[Tensor, "batch pos"]
+    mask: Bool[Tensor, "batch pos"]
+    """True = a real token; padding stands at the end."""
+
+    @property
+    def last(self) -> Int[Tensor, " batch"]:
+        """The position of each prompt's last token."""
+        return self.mask.sum(1) - 1
+
+
+class PromptRow(NamedTuple):
+    """One prompt, and what the model holds at each of its tokens."""
+
+    prompt: int
+    """Which of the prompts it is."""
+    z: dict[int, Float[Tensor, "pos head d_head"]]
+    """By layer: what each head holds."""
+    final: Float[Tensor, "pos d_model"]
+    """The final normed state."""
+
+
+def encode_prompts(model: LanguageModel, prompts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
+    """The ids of each prompt; the one that is empty or too long is named."""
+    if not prompts:
+        raise UsageError("there are no prompts", hint="give at least one")
+    encoded = []
+    for number, prompt in enumerate(prompts, start=1):
+        try:
+            encoded.append(model.encode(prompt)[0])
+        except UsageError as error:
+            raise UsageError(f"prompt {number}: {error}", hint=error.hint) from error
+    return encoded
+
+
+def prompt_batches(
+    encoded: Sequence[Int[Tensor, " _"]], *, max_tokens: int = BATCH_TOKENS
+) -> Iterator[PromptBatch]:
+    """Every prompt once, from the shortest to the longest, at most so many tokens at a time.
+
+    >>> batches = list(prompt_batches([torch.tensor([5, 6, 7]), torch.tensor([8])], max_tokens=6))
+    >>> batches[0].rows, batches[0].ids
+    (tensor([1, 0]), tensor([[8, 0, 0],
+            [5, 6, 7]]))
+    """
+    order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
+    while order:
+        n = 1
+        while n < len(order) and (n + 1) * len(encoded[order[n]]) <= max_tokens:
+            n += 1
+        rows, order = order[:n], order[n:]
+        yield _padded(rows, [encoded[row] for row in rows])
+
+
+def prompt_rows(
+    model: LanguageModel, encoded: Sequence[Int[Tensor, " _"]], *, layers: Sequence[int]
+) -> Iterator[PromptRow]:
+    """One prompt at a time, out of padded batches, in the order of the batches: one pass each."""
+    for batch in prompt_batches(encoded):
+        captured = capture(model, batch.ids, mask=batch.mask, layers=layers)
+        for place, prompt in enumerate(batch.rows.tolist()):
+            n = len(encoded[prompt])
+            z = {layer: held[place, :n] for layer, held in captured.z.items()}
+            yield PromptRow(prompt, z, captured.final[place, :n])
+
+
+def _padded(rows: list[int], texts: list[Tensor]) -> PromptBatch:
+    ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)  # the id of padding is no matter
+    lengths = torch.tensor([len(text) for text in texts], device=ids.device)
+    mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+    return PromptBatch(torch.tensor(rows), ids, mask)
+
+
+# What a model says after many prompts, again and again with other changes at their last tokens.
+
+
+class PromptEnds:
+    """Prompts run up to their last tokens once; from there a few tokens a prompt tell the rest.
+
+    A change at the last tokens reaches nothing earlier, so a search over many such changes costs
+    those tokens for each change instead of the whole text. Prompts are padded on the left, and the
+    places of their tokens are told to the model where it takes them.
+
+    Args:
+        tail: how many of the last tokens are run for each change.
+    """
+
+    def __init__(
+        self, model: LanguageModel, prompts: Sequence[Int[Tensor, " _"]], *, tail: int = 1
+    ) -> None:
+        self.model = model
+        self._tail = tail
+        longest = max(len(prompt) for prompt in prompts)
+        if min(len(prompt) for prompt in prompts) <= tail:
+            raise UsageError(
+                f"a prompt has no more than {tail} tokens, all of which would be changed",
+                hint="give a longer prompt, or change fewer of its last tokens",
+            )
+        self._ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=model.device)
+        self._mask = torch.zeros_like(self._ids, dtype=torch.bool)
+        for row, prompt in enumerate(prompts):
+            self._ids[row, longest - len(prompt) :] = prompt
+            self._mask[row, longest - len(prompt) :] = True
+        self._cache = DynamicCache(config=model.hf.config)
+        self._run(self._ids[:, :-tail], self._mask[:, :-tail], self._cache)
+
+    def logits(self, changes: Change | Sequence[Change] = ()) -> Float[Tensor, "prompt d_vocab"]:
+        """The model's logits after every prompt, under changes at its last tokens."""
+        return self.model.unembedding.logits(self.states(changes)[:, -1]).float()
+
+    @torch.no_grad()
+    def states(
+        self, changes: Change | Sequence[Change] = ()
+    ) -> Float[Tensor, "prompt pos d_model"]:
+        """The final normed states of the last tokens, under changes at them."""
+        changing = intervene(self.model, changes) if changes else nullcontext()
+        with changing:
+            return self._run(self._ids[:, -self._tail :], self._mask, deepcopy(self._cache))
+
+    @torch.no_grad()
+    def _run(
+        self, ids: Int[Tensor, "prompt pos"], mask: Bool[Tensor, "prompt key_pos"], cache: Any
+    ) -> Float[Tensor, "prompt pos d_model"]:
+        base = base_of(self.model.hf)
+        given: dict[str, Any] = {"attention_mask": mask.long(), "past_key_values": cache}
+        if "position_ids" in inspect.signature(base.forward).parameters:
+            places = (mask.long().cumsum(1) - 1).clamp_min(0)
+            given["position_ids"] = places[:, -ids.shape[1] :]
+        return base(input_ids=ids, use_cache=True, **given).last_hidden_state
+
+
+MOST_TOKENS = 4096  # of a continuation by a model that sets no limit
+
+
+def check_room(model: LanguageModel, text: str, n_tokens: int) -> None:
+    """Refuse a continuation that is longer than what the model can read."""
+    length = model.encode(text).shape[1]
+    room = MOST_TOKENS if model.max_positions is None else model.max_positions - length
+    if not 0 <= n_tokens <= room:
+        raise UsageError(
+            f"cannot go on with {n_tokens} tokens: the prompt has {length}, and {model.name} has "
+            f"room for {room} more",
+            hint=f"ask for at most {room}",
+        )
+
+
+@torch.no_grad()
+def go_on(model: LanguageModel, text: str, n_tokens: int) -> str:
+    """The likeliest continuation of a text; inside `intervene`, that of the changed model.
+
+    Raises:
+        UsageError: the model has no room for so many tokens.
+    """
+    if not n_tokens:
+        return ""
+    check_room(model, text, n_tokens)
+    ids = model.encode(text)
+    with quiet_transformers():
+        said = model.hf.generate(  # pyright: ignore[reportCallIssue]
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=n_tokens,
+            do_sample=False,
+        )
+    assert model.tokenizer is not None, "the text was encoded"
+    added = model.tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True)
+    assert isinstance(added, str), "one row of ids decodes to one string"
+    return added

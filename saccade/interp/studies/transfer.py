@@ -1,0 +1,402 @@
+"""Do lenses work where they were not fitted: at another layer, on a changed model?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from rich.table import Table
+from torch import Tensor
+
+from saccade.errors import LensError
+from saccade.interp.heads.capture import capture, output_matrix
+from saccade.interp.lenses.corpus import Corpus
+from saccade.interp.lenses.evaluate import choose_positions, evaluate_lenses
+from saccade.interp.lenses.gather import Progress
+from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.held_out import HeldOut, Sample
+from saccade.interp.lenses.lens import lens_kind
+from saccade.interp.lenses.lens_set import Lenses
+from saccade.interp.lenses.statistics import Covariances, ridged
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+
+# Enough for figures to a few hundredths of a nat; more would only cost time.
+POSITIONS, N_WORDS = 256, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """What the lenses of each layer make of the heads of every other."""
+
+    layers: tuple[int, ...]
+    kl: Float[Tensor, "source target"]
+    """KL(model || lens), the mean over the heads of the target layer."""
+    constant_kl: float
+    """Of the lens that hears nothing: a lens above it is worse than none."""
+
+    @property
+    def extra(self) -> Float[Tensor, "source target"]:
+        """How much more that is than the target layer's own lenses have."""
+        return self.kl - self.kl.diagonal()
+
+    @property
+    def gain(self) -> float:
+        """How much less KL the layers' own lenses have than the lens that hears nothing."""
+        return self.constant_kl - float(self.kl.diagonal().mean())
+
+    def by_layer(self) -> dict[int, Float[Tensor, " target"]]:
+        """The extra KL as rows, one for each layer that lenses were taken from."""
+        return dict(zip(self.layers, self.extra, strict=True))
+
+    def by_distance(self) -> dict[int, float]:
+        """The median extra KL of lenses from so many layers away; a few have a hundred nats."""
+        place = torch.arange(len(self.layers))
+        far = (place[:, None] - place).abs()
+        return {d: float(self.extra[far == d].median()) for d in range(len(self.layers))}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        return {
+            "layers": list(self.layers),
+            "constant_kl": round(self.constant_kl, 6),
+            "gain": round(self.gain, 6),
+            "extra_kl": [[round(v, 6) for v in row] for row in self.extra.tolist()],
+            "by_distance": {str(d): round(v, 6) for d, v in self.by_distance().items()},
+        }
+
+    def to_table(self) -> Table:
+        """What a lens costs, by how many layers away it was fitted."""
+        caption = f"own lenses gain {self.gain:.3f} over the constant lens"
+        table = Table(title="Lenses of other layers", caption=caption)
+        table.add_column("layers away", justify="right")
+        table.add_column("extra KL (median)", justify="right")
+        for distance, extra in self.by_distance().items():
+            table.add_row(str(distance), f"{extra:.3f}")
+        return table
+
+
+@torch.no_grad()
+def transfer_matrix(
+    lenses: Lenses,
+    corpus: Corpus,
+    *,
+    layers: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Transfer:
+    """Read the heads of every layer with the lenses of every other.
+
+    Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 3.2, measure the same for
+    lenses of the residual stream. Heads have no common coordinates but that stream, so what a head
+    writes there is turned into what the lens's own head would have to hold to write it (least
+    squares; both less their means). Heads of two layers are no pairs either: each head is read with
+    the best lens of the other layer, chosen on half of the positions and scored on the other half.
+
+    Args:
+        layers: which; all that have lenses by default.
+    """
+    model = lenses.model
+    chosen = tuple(lenses.by_layer if layers is None else layers)
+    _check_alike(lenses, chosen)
+    judge = held_out_of(lenses, corpus)
+    halves = [_only(judge, part) for part in (slice(0, None, 2), slice(1, None, 2))]
+    means = {layer: judge.sample.z[layer].float().mean(0) for layer in chosen}
+    writes = {layer: output_matrix(model.layer(layer)).float() for layer in chosen}
+    kl = torch.zeros(len(chosen), len(chosen))
+    for row, source in enumerate(chosen):
+        reads = torch.linalg.pinv(writes[source])  # [head, d_model, d_head]
+        for column, target in enumerate(chosen):
+            if source == target:
+                kl[row, column] = halves[1].kl(lenses.by_layer[source], source).mean()
+                continue
+            through = torch.einsum("tid,sdj->tsij", writes[target], reads)
+            by_half = [_all_pairs(lenses, half, source, target, through, means) for half in halves]
+            best = by_half[0].argmin(1, keepdim=True)
+            kl[row, column] = by_half[1].gather(1, best).mean()
+        if progress is not None:
+            progress("reading other layers", row + 1, len(chosen))
+    return Transfer(layers=chosen, kl=kl, constant_kl=halves[1].constant_kl())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Lenses on the model they were fitted for, and on a changed version of it."""
+
+    model: str
+    changed: str
+    kl: float
+    """KL(model || lens), the mean over all heads, where they were fitted."""
+    changed_kl: float
+    constant_kl: float
+    changed_constant_kl: float
+    """Of the lens that hears nothing, fitted for the first model too."""
+
+    @property
+    def extra(self) -> float:
+        """How much more KL the lenses have on the changed model."""
+        return self.changed_kl - self.kl
+
+    @property
+    def kept(self) -> float:
+        """The share of their gain over the constant lens that is left on the changed model."""
+        gain = self.constant_kl - self.kl
+        return (self.changed_constant_kl - self.changed_kl) / gain if gain > 0 else float("nan")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        own = ("kl", "changed_kl", "constant_kl", "changed_constant_kl", "extra", "kept")
+        figures = {name: round(getattr(self, name), 6) for name in own}
+        return {"model": self.model, "changed": self.changed, **figures}
+
+    def to_table(self) -> Table:
+        """Both models side by side."""
+        table = Table(title="Lenses on a changed model", caption=f"kept: {self.kept:.0%} of gain")
+        for name in ("model", "KL", "constant lens"):
+            table.add_column(name, justify="left" if name == "model" else "right")
+        table.add_row(self.model, f"{self.kl:.3f}", f"{self.constant_kl:.3f}")
+        table.add_row(self.changed, f"{self.changed_kl:.3f}", f"{self.changed_constant_kl:.3f}")
+        return table
+
+
+def transfer_to(
+    lenses: Lenses, changed: LanguageModel, corpus: Corpus, *, progress: Progress | None = None
+) -> Moved:
+    """Use lenses on a changed version of their model: another checkpoint, a fine-tuned one.
+
+    Attention Lens (https://arxiv.org/abs/2310.16270) leaves this to future work; Belrose et al.
+    find at most 0.3 bits a byte for a tuned lens of LLaMA on Vicuna.
+    """
+    here, there = (
+        evaluate_lenses(each, corpus, max_positions=POSITIONS, baselines=[], progress=progress)
+        for each in (lenses, moved_to(lenses, changed))
+    )
+    return Moved(
+        model=lenses.model.name,
+        changed=changed.name,
+        kl=here.lenses.means["kl"],
+        changed_kl=there.lenses.means["kl"],
+        constant_kl=here.constant_kl,
+        changed_constant_kl=there.constant_kl,
+    )
+
+
+def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
+    """The same lenses bound to another version of their model; its unembedding is the new one's.
+
+    Raises:
+        LensError: its layers, heads or words are not those of the first.
+    """
+    kind = lens_kind(lenses.made.kind)
+    by_layer = {}
+    for layer, lens in lenses.by_layer.items():
+        try:
+            by_layer[layer] = kind.start(changed, layer)
+            by_layer[layer].load_state_dict(lens.state_dict())
+        except RuntimeError as error:
+            raise LensError(
+                f"{changed.name} is no version of {lenses.model.name}: its heads or words differ "
+                f"at layer {layer}",
+                hint="give another checkpoint of the same model",
+            ) from error
+        by_layer[layer].requires_grad_(False)
+    return replace(lenses, model=changed, by_layer=by_layer, statistics=None, held_out=None)
+
+
+@torch.no_grad()
+def held_out_of(lenses: Lenses, corpus: Corpus) -> HeldOut:
+    """Positions of a text, ready to judge the lenses of a model with."""
+    windows, picked = choose_positions(lenses.model, corpus.windows, POSITIONS)
+    captured = capture(lenses.model, windows.to(lenses.model.device))
+    sample = Sample.take(captured.z, captured.final, picked.flatten().nonzero()[:, 0])
+    return HeldOut.of(lenses.model, sample, lenses.constant, n_words=N_WORDS)
+
+
+def _only(judge: HeldOut, part: slice) -> HeldOut:
+    return replace(judge, sample=judge.sample[part], teacher=judge.teacher[part])
+
+
+def _all_pairs(
+    lenses: Lenses,
+    half: HeldOut,
+    source: int,
+    target: int,
+    through: Float[Tensor, "target_head source_head d_target d_source"],
+    means: dict[int, Float[Tensor, "head d_head"]],
+) -> Float[Tensor, "target_head source_head"]:
+    """KL of every lens of one layer on every head of another."""
+    held = half.sample.z[target].float() - means[target]  # [n, target_head, d_target]
+    rows = []
+    for head in range(held.shape[1]):
+        as_source = torch.einsum("ni,sij->nsj", held[:, head], through[head]) + means[source]
+        rows.append(half.kl_of(lenses.by_layer[source](as_source, words=half.words.ids)))
+    return torch.stack(rows)
+
+
+def _check_alike(lenses: Lenses, layers: tuple[int, ...]) -> None:
+    for layer in layers:
+        lenses.model.layer(layer)
+        if layer not in lenses.by_layer or lenses.by_layer[layer].site != "head":
+            raise LensError(
+                f"there is no lens of heads for layer {layer}",
+                hint="give lenses of kind head, dense or jacobian, and layers they have",
+            )
+
+
+# One lens for many heads: what sharing it over layers costs, and what it saves.
+
+SIZES = (1, 2, 3, 5, 10)
+# Relative to the mean variance; the best of them is taken, of own and of shared lenses alike.
+RIDGES = (0.01, 0.1, 1.0)
+
+
+class Sharing(NamedTuple):
+    """Lenses shared in one way."""
+
+    name: str
+    kl: float
+    """KL(model || lens), the mean over all heads."""
+    numbers: int
+    """How many numbers all the lenses of the model hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The ways compared, from own lenses to one for all heads."""
+
+    constant_kl: float
+    ways: tuple[Sharing, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        ways = [{**way._asdict(), "kl": round(way.kl, 6)} for way in self.ways]
+        return {"constant_kl": round(self.constant_kl, 6), "ways": ways}
+
+    def to_table(self) -> Table:
+        """One row a way."""
+        table = Table(title="Lenses shared by heads and layers")
+        for name in ("one lens for", "KL", "gain kept", "numbers"):
+            table.add_column(name, justify="left" if name == "one lens for" else "right")
+        gain = self.constant_kl - self.ways[0].kl
+        for way in self.ways:
+            kept = (self.constant_kl - way.kl) / gain if gain > 0 else float("nan")
+            table.add_row(way.name, f"{way.kl:.3f}", f"{kept:.0%}", f"{way.numbers:,}")
+        table.add_row("nothing (constant)", f"{self.constant_kl:.3f}", "0%", "")
+        return table
+
+
+@torch.no_grad()
+def share_lenses(
+    lenses: Lenses,
+    corpus: Corpus,
+    *,
+    sizes: Sequence[int] = SIZES,
+    progress: Progress | None = None,
+) -> Shared:
+    """Solve lenses that all heads of a few neighbouring layers share, from the sums of the fit.
+
+    Attention Lens (https://arxiv.org/abs/2310.16270) names this as a way to cut the cost. A shared
+    lens reads what a head writes to the residual stream, ``a = W_O z``, which is the one thing
+    heads have in common: ``logits = W_U B (a - mean) + c`` with B of d_model x d_model, by
+    ridge least squares on the final state, and the constant lens as c. The covariances of a come
+    out of those of z, so no text is read again. Own lenses by the same recipe stand beside, and the
+    lenses as they were fitted.
+
+    Args:
+        sizes: how many neighbouring layers share a lens; all layers together come last.
+    """
+    statistics = lenses.statistics
+    if statistics is None:
+        raise LensError(
+            "these lenses do not hold the sums they were solved from",
+            hint="give lenses of kind head, fitted with `--method closed-form` or `polish`",
+        )
+    layers = list(lenses.by_layer)
+    judge = held_out_of(lenses, corpus)
+    by_layer = {layer: _Written.of(lenses, layer) for layer in layers}
+    fitted = _mean([judge.kl(lens, layer) for layer, lens in lenses.by_layer.items()])
+    ways = [Sharing("a head, as fitted", fitted, _numbers(lenses))]
+    groups: list[tuple[str, int]] = [("a head, by least squares", 0)]
+    groups += [(f"{n} layer{'s' if n > 1 else ''}", n) for n in sizes if n < len(layers)]
+    groups.append(("all layers", len(layers)))
+    for done, (name, size) in enumerate(groups, start=1):
+        kl = [_shared_kl(lenses, judge, by_layer, size, ridge) for ridge in RIDGES]
+        ways.append(Sharing(name, min(kl), _shared_numbers(lenses, by_layer, size)))
+        if progress is not None:
+            progress("sharing lenses", done, len(groups))
+    return Shared(constant_kl=judge.constant_kl(), ways=tuple(ways))
+
+
+class _Written(NamedTuple):
+    """What the heads of a layer hold, and how they write it."""
+
+    covariances: Covariances
+    writes: Float[Tensor, "head d_head d_model"]
+
+    @classmethod
+    def of(cls, lenses: Lenses, layer: int) -> _Written:
+        assert lenses.statistics is not None, "checked before"
+        writes = output_matrix(lenses.model.layer(layer)).double().cpu()
+        return cls(Covariances.of(lenses.statistics, layer), writes)
+
+
+def _shared_kl(
+    lenses: Lenses, judge: HeldOut, by_layer: dict[int, _Written], size: int, ridge: float
+) -> float:
+    maps = _shared(by_layer, size, ridge) if size else _own(by_layer, ridge)
+    return _mean([judge.kl(_lens(lenses, at, maps[at], by_layer[at]), at) for at in by_layer])
+
+
+def _shared_numbers(lenses: Lenses, by_layer: dict[int, _Written], size: int) -> int:
+    """Maps, the mean of every head, and one constant lens."""
+    d = lenses.model.d_model
+    each_head = sum(written.writes.numel() for written in by_layer.values())
+    maps = -(-len(by_layer) // size) * d * d if size else each_head
+    means = sum(written.covariances.mean.numel() for written in by_layer.values())
+    return maps + means + lenses.model.d_vocab
+
+
+def _own(by_layer: dict[int, _Written], ridge: float) -> dict[int, Tensor]:
+    """Least squares from z to the final state, for each head by itself."""
+    return {
+        layer: torch.linalg.solve(ridged(each.covariances.zz, ridge), each.covariances.zf)
+        for layer, each in by_layer.items()
+    }
+
+
+def _shared(by_layer: dict[int, _Written], size: int, ridge: float) -> dict[int, Tensor]:
+    """The same from what heads write, one map for all heads of so many neighbouring layers."""
+    layers = list(by_layer)
+    maps = {}
+    for start in range(0, len(layers), size):
+        group = [by_layer[layer] for layer in layers[start : start + size]]
+        d = group[0].writes.shape[-1]
+        aa, af = torch.zeros(d, d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
+        for found, writes in group:
+            aa += torch.einsum("hid,hij,hje->de", writes, found.zz, writes)
+            af += torch.einsum("hid,hie->de", writes, found.zf)
+        shared = torch.linalg.solve(ridged(aa[None], ridge)[0], af)
+        for layer in layers[start : start + size]:
+            maps[layer] = by_layer[layer].writes @ shared
+    return maps
+
+
+def _lens(lenses: Lenses, layer: int, weight: Tensor, written: _Written) -> HeadLens:
+    lens = HeadLens.start(lenses.model, layer)
+    weight = weight * lenses.model.unembedding.scale  # the lens writes through the plain matrix
+    lens.weight.data.copy_(weight)
+    lens.bias.data.copy_(-torch.einsum("hi,hid->hd", written.covariances.mean, weight))
+    lens.word_bias.data.copy_(lenses.constant.expand_as(lens.word_bias))
+    return lens
+
+
+def _numbers(lenses: Lenses) -> int:
+    return sum(p.numel() for lens in lenses.by_layer.values() for p in lens.parameters())
+
+
+def _mean(by_layer: list[Tensor]) -> float:
+    return float(torch.cat(by_layer).mean())

@@ -1,0 +1,188 @@
+"""Runs and saved traces, found in the folders that were given and asked for by name only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from saccade.errors import SaccadeError, UsageError
+from saccade.viewer.worker import Keeping
+
+if TYPE_CHECKING:
+    from saccade.zoo.recipes.opened import OpenRun
+    from saccade.zoo.recipes.recipe import Recipe
+
+LOG, MANIFEST = "log.jsonl", "manifest.json"
+POINTS = 400  # of a curve: more than a screen can show
+OPEN_RUNS = 2  # trained systems kept in memory
+EXAMPLES = {"multi30k": "Ein Hund läuft durch den Schnee."}  # by what the task's name has in it
+
+
+class NotHereError(UsageError):
+    """A run or a trace that is not in the folders that were given."""
+
+
+@final
+class Gallery:
+    """What lies in some folders. A page names a run; it can never name a path."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder.resolve() for folder in folders]
+        self._open: Keeping[OpenRun] = Keeping(OPEN_RUNS, size=lambda _: 1)
+
+    @cached_property
+    def _recipes(self) -> Mapping[str, Recipe]:
+        from saccade.zoo.recipes.finding import all_recipes
+
+        return all_recipes()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run, in short."""
+        return [self._short(name, path) for name, path in self._found(is_run=True).items()]
+
+    def run(self, name: str) -> dict[str, Any]:
+        """One run, with its settings and its curve."""
+        from saccade.zoo.training.log import read_log
+        from saccade.zoo.training.run_folder import RunFolder
+
+        path = self._path(name, is_run=True)
+        folder, short = RunFolder(path), self._short(name, path)
+        if short["state"] == "damaged":
+            return {**short, "settings": {}, "versions": {}, "curve": _curve([], ""), "figures": {}}
+        manifest = folder.manifest
+        score = manifest.get("score") or ""
+        return {
+            **short,
+            "settings": manifest.get("settings", {}),
+            "versions": manifest.get("versions", {}),
+            "n_weights": manifest.get("n_weights"),
+            "began": manifest.get("began", ""),
+            "score": score,
+            "curve": _curve(read_log(folder.log), score),
+            "figures": folder.figures,
+        }
+
+    def trace(self, name: str, text: str) -> list[dict[str, Any]]:
+        """As `saccade trace RUN INPUT --json`."""
+        from saccade.zoo.recipes.opened import open_run
+
+        path = self._path(name, is_run=True)
+        if not text.strip():
+            raise UsageError(f"the input is empty: {text!r}", hint="give at least one word")
+        opened = self._open.get(name, lambda: open_run(path))
+        if opened.recipe.trace is None:
+            raise UsageError(
+                f"{opened.recipe.name} has no attention to trace", hint="choose another run"
+            )
+        return [trace.to_dict() for trace in opened.recipe.trace(opened, text)]
+
+    def traces(self) -> list[dict[str, Any]]:
+        """Every saved trace, in short."""
+        from saccade.store.folder import read_manifest
+
+        found = []
+        for name, path in self._found(is_run=False).items():
+            try:
+                manifest = read_manifest(path)
+            except SaccadeError:
+                continue
+            if "trace" in str(manifest.get("holds", "")):
+                about = {key: str(manifest.get(key, "")) for key in ("kind", "title")}
+                steps = manifest.get("steps")
+                n_steps = len(steps) if isinstance(steps, list) else 0
+                found.append({"name": name, **about, "n_steps": n_steps})
+        return found
+
+    def saved_trace(self, name: str) -> dict[str, Any]:
+        """One saved trace."""
+        from saccade.trace.trace import load_trace
+
+        return load_trace(self._path(name, is_run=False)).to_dict()
+
+    def _path(self, name: str, *, is_run: bool) -> Path:
+        found = self._found(is_run=is_run)
+        if name not in found:
+            what = "run" if is_run else "trace"
+            raise NotHereError(
+                f"no {what} {name!r} in the folders that were given",
+                hint="`saccade view FOLDER` shows what lies in a folder",
+            )
+        return found[name]
+
+    def _found(self, *, is_run: bool) -> dict[str, Path]:
+        """By name; looked for anew, since runs come while the page is open."""
+        found: dict[str, Path] = {}
+        for path in self._candidates():
+            # A run keeps weights beside its log; a trace has a manifest alone.
+            if (path / MANIFEST).is_file() and (path / LOG).is_file() == is_run:
+                number, name = 2, path.name
+                while name in found:
+                    name, number = f"{path.name}-{number}", number + 1
+                found[name] = path
+        return found
+
+    def _candidates(self) -> Iterator[Path]:
+        for folder in self._folders:
+            if (folder / MANIFEST).is_file():
+                yield folder
+                continue
+            inside = sorted(folder.iterdir()) if folder.is_dir() else []
+            for path in inside:
+                # A link may lead out of what was given.
+                if path.is_dir() and path.resolve().is_relative_to(folder):
+                    yield path
+
+    def _short(self, name: str, path: Path) -> dict[str, Any]:
+        from saccade.zoo.recipes.results import row_of
+        from saccade.zoo.training.run_folder import RunFolder
+
+        try:
+            folder = RunFolder(path)
+            manifest, figures = folder.manifest, folder.figures
+            recipe = self._recipes.get(manifest.get("recipe", ""))
+            row = asdict(row_of(path, self._recipes)) if "value" in figures and recipe else {}
+        except (SaccadeError, KeyError, TypeError, ValueError) as error:
+            return {"name": name, "state": "damaged", "note": f"cannot be read: {error}"}
+        task, own = ("", ()) if recipe is None else (recipe.task, recipe.gallery)
+        shown = [*own, *(text for key, text in EXAMPLES.items() if key in task)]
+        known = {"value", "published", "source", "minutes", "metric"}
+        return {
+            "name": name,
+            "recipe": manifest.get("recipe", ""),
+            "about": "" if recipe is None else recipe.about,
+            "system": manifest.get("system", ""),
+            "state": "done" if row else "running",
+            "metric": "" if recipe is None else recipe.metric,
+            "is_better": "more" if recipe is None else recipe.is_better,
+            "value": None,
+            "published": None if recipe is None else recipe.published,
+            "source": "" if recipe is None else recipe.source,
+            "minutes": None,
+            "command": manifest.get("command", ""),
+            "can_trace": recipe is not None
+            and recipe.trace is not None
+            and (path / "best").is_dir(),
+            "example": next(iter(shown), ""),
+            **{key: value for key, value in row.items() if key in known},
+            "note": row.get("note", "").replace("**", ""),  # results.md has it in bold
+        }
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], score: str) -> dict[str, Any]:
+    """The loss and the validations of a log, thinned to what can be seen."""
+    steps = [line for line in lines if "loss" in line and "validation" not in line]
+    every = max(1, -(-len(steps) // POINTS))
+    tried = [line for line in lines if "validation" in line]
+    names = sorted({name for line in tried for name in line["validation"]})
+    names.sort(key=lambda name: name != score)  # what the run was chosen by comes first
+    return {
+        "step": [line["step"] for line in steps[::every]],
+        "loss": [line["loss"] for line in steps[::every]],
+        "validation": {
+            "step": [line["step"] for line in tried],
+            **{name: [line["validation"].get(name) for line in tried] for name in names},
+        },
+    }

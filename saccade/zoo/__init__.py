@@ -1,0 +1,1 @@
+"""The classic attention systems: models, tasks, training, and recipes that reproduce a number."""

@@ -1,0 +1,1 @@
+"""Score, select, attend; multi-head attention; masks and positions."""

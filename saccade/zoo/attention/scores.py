@@ -1,0 +1,486 @@
+"""The scores by name, for recipes and the command line."""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from math import sqrt
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from saccade.errors import UsageError
+from saccade.zoo.fast.precision import apply_unrounded
+
+# What every score is: a number for how well each key answers each query.
+
+
+class Score(nn.Module, ABC):
+    """``score(query, keys) -> scores``, in two parts, because keys outlive a query.
+
+    A decoder asks the same keys at every step: `project` does once a sentence what depends on keys
+    alone, ``forward`` does at each step the rest. To add a score, subclass, write ``forward`` (and
+    `project`, if keys are transformed), and name it with
+    `saccade.zoo.attention.scores.register_score`.
+    """
+
+    looks_back: ClassVar[bool] = False
+    """True: ``forward`` has a third argument, the weights of the step before."""
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos d_projected"]:
+        """What ``forward`` wants to know of the keys; here the keys themselves."""
+        return keys
+
+    @abstractmethod
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos d_projected"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query, before any mask."""
+
+
+def check_same_size(score: str, *, d_query: int, d_key: int) -> None:
+    """Refuse sizes that differ, for scores that compare a query with a key number by number."""
+    if d_query != d_key:
+        raise UsageError(
+            f"the {score} score needs queries and keys of one size, "
+            f"got d_query={d_query} and d_key={d_key}",
+            hint="use the bilinear or the additive score, or project one of the two",
+        )
+
+
+# The dot product as a score.
+
+
+class DotScore(Score):
+    """Score a key by its dot product with the query: ``score(q, k) = q . k``.
+
+    Luong et al., 2015 (https://arxiv.org/abs/1508.04025), equation 8, "dot". No parameters.
+
+    >>> import torch
+    >>> keys = torch.tensor([[[1.0, 0.0], [3.0, 4.0]]])
+    >>> DotScore(d_query=2, d_key=2)(torch.tensor([[[2.0, 1.0]]]), keys)
+    tensor([[[ 2., 10.]]])
+    """
+
+    def __init__(self, *, d_query: int, d_key: int) -> None:
+        super().__init__()
+        check_same_size("dot", d_query=d_query, d_key=d_key)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_key"],
+        projected: Float[Tensor, "batch key_pos d_key"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        return query @ projected.mT
+
+
+# The dot product, scaled so that its spread does not grow with the size of the keys.
+
+
+class ScaledDotScore(Score):
+    """The dot product over the root of the size: ``score(q, k) = q . k / sqrt(d_key)``.
+
+    Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762), section 3.2.1, equation 1. Numbers of
+    unit variance have a dot product of variance d_key; dividing by its root keeps the softmax out
+    of the region where it saturates.
+    """
+
+    def __init__(self, *, d_query: int, d_key: int) -> None:
+        super().__init__()
+        check_same_size("scaled-dot", d_query=d_query, d_key=d_key)
+        self.scale = 1 / sqrt(d_key)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_key"],
+        projected: Float[Tensor, "batch key_pos d_key"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        return (query * self.scale) @ projected.mT
+
+
+# A dot product through a learnt matrix.
+
+
+class BilinearScore(Score):
+    """Compare query and key through a matrix: ``score(q, k) = q . W k``.
+
+    Luong et al., 2015 (https://arxiv.org/abs/1508.04025), equation 8, "general". Unlike a decoder
+    that multiplies W with the query at each step, we multiply it with the keys, once a sentence:
+    a step then costs no more than a plain dot product.
+    """
+
+    def __init__(self, *, d_query: int, d_key: int) -> None:
+        super().__init__()
+        self.key_proj = nn.Linear(d_key, d_query, bias=False)
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos d_query"]:
+        """``W k`` of every key."""
+        return self.key_proj(keys)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos d_query"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        return query @ projected.mT
+
+
+# A small network as a score.
+
+# exp(2 x 13 + 2 x 30) is just below the largest float32. And a query beyond 30 may be taken for 30:
+# with any key up to 13 its tanh is 1 to the last digit.
+LARGEST_KEY, LARGEST_QUERY = 13.0, 30.0
+
+
+class AdditiveScore(Score):
+    """Score each key against each query with a network of one hidden layer.
+
+    Bahdanau et al., 2015 (https://arxiv.org/abs/1409.0473), appendix A.1.2:
+    ``score(q, k) = v . tanh(W q + U k)``. No biases, as in the paper's equation. Unlike the paper
+    we can score all queries at once.
+
+    >>> score = AdditiveScore(d_query=3, d_key=5, d_hidden=7)
+    >>> score(torch.randn(2, 1, 3), score.project(torch.randn(2, 11, 5))).shape
+    torch.Size([2, 1, 11])
+    """
+
+    def __init__(self, *, d_query: int, d_key: int, d_hidden: int) -> None:
+        super().__init__()
+        self.query_proj = nn.Linear(d_query, d_hidden, bias=False)
+        self.key_proj = nn.Linear(d_key, d_hidden, bias=False)
+        self.score_proj = nn.Linear(d_hidden, 1, bias=False)
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos d_hidden"]:
+        """``U k`` of every key."""
+        return self.key_proj(keys)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos d_hidden"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        hidden = self.query_proj(query)
+        return apply_unrounded(_Scores, hidden, projected, self.score_proj.weight)
+
+
+class _Scores(Function):
+    """``v . tanh(q + k)``, passing over the batch x keys x d_hidden numbers as seldom as it can.
+
+    These passes are what a step costs beside its matrix products, as they wait for memory. The sum
+    is squashed in place, and on the way back ``grad * slope`` is one pass, where autograd first
+    writes out the outer product of the gradient and v.
+
+    What is kept is ``s = sigmoid(2 (q + k))``, since ``tanh(x) = 2 sigmoid(2 x) - 1``: torch's
+    sigmoid is much faster than its tanh on some CPUs, and ``2`` and ``- 1`` cost nothing
+    where they are put, on the query, into the sum, and behind the product with v.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
+        squashed = squashed_sum(query[:, :, None], key[:, None])
+        ctx.save_for_backward(squashed, v)  # [batch, query_pos, key_pos, d_hidden], [1, d_hidden]
+        scores = torch.addmv(-v.sum(), squashed.flatten(0, 2), v[0], alpha=2)
+        return scores.view(squashed.shape[:3])
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (grad,) = grad_outputs  # [batch, query_pos, key_pos]
+        squashed, v = ctx.saved_tensors
+        for_v = torch.addmm(
+            -grad.sum(), grad.reshape(1, -1), squashed.flatten(0, 2), alpha=2
+        )  # [1, d_hidden]
+        slope = torch.ops.aten.sigmoid_backward(grad[..., None], squashed)
+        of_v = 4 * v
+        for_query = slope.sum(2) * of_v
+        slope *= of_v
+        return for_query, slope.squeeze(1) if slope.shape[1] == 1 else slope.sum(1), for_v
+
+
+def squashed_sum(
+    query: Float[Tensor, "..."],
+    key: Float[Tensor, "..."],
+    exponentials: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "..."]:
+    """``(1 + tanh(q + k)) / 2``, which is ``1 / (1 + exp(-2 q) exp(-2 k))``.
+
+    Args:
+        exponentials: Those of the keys, if `exponentials_of` has made them.
+
+    >>> q, k = torch.randn(2, 1, 7), torch.randn(2, 5, 7)
+    >>> for exponentials in (None, exponentials_of(k)):
+    ...     s = squashed_sum(q, k, exponentials)
+    ...     print(torch.allclose(2 * s - 1, torch.tanh(q + k), atol=1e-6))
+    True
+    True
+    """
+    if exponentials is None:
+        return torch.add(2 * query, key, alpha=2).sigmoid_()
+    of_query = query.clamp(-LARGEST_QUERY, LARGEST_QUERY).mul_(-2).exp_()
+    return torch.addcmul(query.new_ones(()), of_query, exponentials).reciprocal_()
+
+
+def exponentials_of(key: Float[Tensor, "..."]) -> Float[Tensor, "..."] | None:
+    """``exp(-2 k)``, made once a sentence: no step needs exponentials of all its keys then.
+
+    None where keys are so large that the product with a query's exponential might not be a number,
+    and where no time would be saved. Without a gradient: that of a step goes to the keys.
+    """
+    if key.device.type != "cpu" or key.dtype not in (torch.float32, torch.float64):
+        return None
+    key = key.detach()
+    low, high = key.aminmax()
+    if not -LARGEST_KEY <= low <= high <= LARGEST_KEY:  # NaN is not, either
+        return None
+    return key.mul(-2).exp_()
+
+
+# The cosine of the angle between query and key, times a learnt strength.
+
+# A vector shorter than this counts as shorter, not as a direction: at zero the slope of x/|x| is
+# infinite, and with torch's own 1e-12 one silent key is enough to blow up a gradient.
+SHORTEST = 1e-6
+
+
+class CosineScore(Score):
+    """Score a key by its direction alone: ``score(q, k) = strength * q . k / (|q| |k|)``.
+
+    Graves et al., 2014, Neural Turing Machines (https://arxiv.org/abs/1410.5401), equations 5 and
+    6. There a controller emits a strength for each query; here one is learnt, from 1 on, because
+    this score stands alone. Without it no weight could be more than e^2 times another.
+    """
+
+    def __init__(self, *, d_query: int, d_key: int) -> None:
+        super().__init__()
+        check_same_size("cosine", d_query=d_query, d_key=d_key)
+        self.log_strength = nn.Parameter(torch.zeros(()))
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos d_key"]:
+        """The keys at length 1."""
+        return functional.normalize(keys, dim=-1, eps=SHORTEST)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_key"],
+        projected: Float[Tensor, "batch key_pos d_key"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        unit = functional.normalize(query, dim=-1, eps=SHORTEST)
+        return (unit * self.log_strength.exp()) @ projected.mT
+
+
+# A linear function of query and key side by side: the smallest score there is.
+
+
+class LinearConcatScore(Score):
+    """Weigh the numbers of query and key and add them up: ``score(q, k) = w . [q; k]``.
+
+    The worked example by which attention is often taught, with w = (-1, ..., -1, 2, ..., 2). The
+    sum falls apart into ``w_q . q + w_k . k``, and a softmax over keys does not see what all keys
+    have in common: **the weights do not depend on the query**. `AdditiveScore` is this with a tanh
+    in between, which is what lets a query and a key meet.
+    """
+
+    def __init__(self, *, d_query: int, d_key: int) -> None:
+        super().__init__()
+        self.query_proj = nn.Linear(d_query, 1, bias=False)
+        self.key_proj = nn.Linear(d_key, 1, bias=False)
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos 1"]:
+        """The key's share of the score."""
+        return self.key_proj(keys)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos 1"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for every query."""
+        return self.query_proj(query) + projected.mT
+
+
+# Scores that know where a key stands: by its position alone, or by content and position both.
+
+
+class LocationScore(Score):
+    """Score positions from the query alone, whatever stands there: ``scores(q) = W q``.
+
+    Luong et al., 2015 (https://arxiv.org/abs/1508.04025), equation 9, "location". W has a row for
+    each position, so a sequence can be no longer than ``max_length``.
+    """
+
+    def __init__(self, *, d_query: int, max_length: int) -> None:
+        super().__init__()
+        self.position_proj = nn.Linear(d_query, max_length, bias=False)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos d_key"],
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of as many positions as there are keys."""
+        n, max_length = projected.shape[1], self.position_proj.out_features
+        if n > max_length:
+            raise UsageError(
+                f"the location score reaches {max_length} positions, got {n} keys",
+                hint=f"make it with max_length={n} or more, or leave out longer sequences",
+            )
+        return nn.functional.linear(query, self.position_proj.weight[:n])
+
+
+class MixedScore(Score):
+    """Score content, and where the step before looked: ``v . tanh(W q + U k + V f + b)``.
+
+    Chorowski et al., 2015 (https://arxiv.org/abs/1506.07503), equations 8 and 9: the features
+    ``f = F * previous`` are the weights of the step before, convolved with learnt filters, so that
+    the score can say "a little further on". One query at a time, since each needs the weights of
+    the one before; at the first step nothing was looked at, and f is zero.
+    """
+
+    looks_back: ClassVar[bool] = True
+
+    def __init__(
+        self, *, d_query: int, d_key: int, d_hidden: int, n_filters: int = 10, reach: int = 12
+    ) -> None:
+        """Set up.
+
+        Args:
+            n_filters: 10 in the paper's section 4.
+            reach: How many positions to each side a filter covers. The paper's 100 spans about a
+                second of speech; 12 is half a sentence.
+        """
+        super().__init__()
+        self.query_proj = nn.Linear(d_query, d_hidden, bias=False)
+        self.key_proj = nn.Linear(d_key, d_hidden)
+        self.filters = nn.Conv1d(1, n_filters, 2 * reach + 1, padding=reach, bias=False)
+        self.feature_proj = nn.Linear(n_filters, d_hidden, bias=False)
+        self.score_proj = nn.Linear(d_hidden, 1, bias=False)
+
+    def project(
+        self, keys: Float[Tensor, "batch key_pos d_key"]
+    ) -> Float[Tensor, "batch key_pos d_hidden"]:
+        """``U k + b`` of every key."""
+        return self.key_proj(keys)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query_pos d_query"],
+        projected: Float[Tensor, "batch key_pos d_hidden"],
+        previous: Float[Tensor, "batch 1 key_pos"] | None = None,
+    ) -> Float[Tensor, "batch query_pos key_pos"]:
+        """Scores of every key for one query.
+
+        Args:
+            previous: The weights of the step before; None at the first step.
+        """
+        if query.shape[1] != 1:
+            raise UsageError(
+                f"the mixed score takes one query at a time, got {query.shape[1]}",
+                hint="call it step by step, each time with the weights of the step before",
+            )
+        hidden = self.query_proj(query) + projected
+        if previous is not None:
+            features = self.filters(previous).mT  # [batch, key_pos, n_filters]
+            hidden = hidden + self.feature_proj(features)
+        return self.score_proj(torch.tanh(hidden)).mT
+
+
+class ScoreSizes(NamedTuple):
+    """All that a score may want to know when it is made."""
+
+    d_query: int
+    d_key: int
+    d_hidden: int
+    """Of the network inside the score, if it has one."""
+    max_length: int
+    """The longest sequence, for scores that have a weight for each position."""
+
+
+ScoreMaker = Callable[[ScoreSizes], Score]
+
+_SCORES: dict[str, ScoreMaker] = {
+    "additive": lambda s: AdditiveScore(d_query=s.d_query, d_key=s.d_key, d_hidden=s.d_hidden),
+    "bilinear": lambda s: BilinearScore(d_query=s.d_query, d_key=s.d_key),
+    "cosine": lambda s: CosineScore(d_query=s.d_query, d_key=s.d_key),
+    "dot": lambda s: DotScore(d_query=s.d_query, d_key=s.d_key),
+    "linear-concat": lambda s: LinearConcatScore(d_query=s.d_query, d_key=s.d_key),
+    "location": lambda s: LocationScore(d_query=s.d_query, max_length=s.max_length),
+    "mixed": lambda s: MixedScore(d_query=s.d_query, d_key=s.d_key, d_hidden=s.d_hidden),
+    "scaled-dot": lambda s: ScaledDotScore(d_query=s.d_query, d_key=s.d_key),
+}
+
+
+def register_score(name: str) -> Callable[[ScoreMaker], ScoreMaker]:
+    """Make a score known by its name; decorates a function from sizes to a score.
+
+    >>> @register_score("double-dot")
+    ... def double_dot(sizes):
+    ...     return DotScore(d_query=sizes.d_query, d_key=sizes.d_key)
+    >>> make_score("double-dot", d_query=3, d_key=3)
+    DotScore()
+    >>> del _SCORES["double-dot"]
+    """
+
+    def add(maker: ScoreMaker) -> ScoreMaker:
+        _SCORES[name] = maker
+        return maker
+
+    return add
+
+
+def score_names() -> tuple[str, ...]:
+    """The names of the scores that are known."""
+    return tuple(sorted(_SCORES))
+
+
+def make_score(
+    name: str, *, d_query: int, d_key: int, d_hidden: int | None = None, max_length: int = 128
+) -> Score:
+    """A new score by its name.
+
+    >>> make_score("bilinear", d_query=3, d_key=5)
+    BilinearScore(
+      (key_proj): Linear(in_features=5, out_features=3, bias=False)
+    )
+
+    Args:
+        d_hidden: Of the network inside the score, if it has one; as large as a query unless told,
+            which is what Bahdanau et al. took (appendix A.2.3, both 1000).
+        max_length: The longest sequence, for scores that have a weight for each position. 128 is
+            well above the 50 words to which Luong et al. cut their sentences.
+    """
+    if name not in _SCORES:
+        near = difflib.get_close_matches(name, _SCORES, n=1)
+        raise UsageError(
+            f"no score {name!r}: known are {', '.join(score_names())}",
+            hint=f"did you mean {near[0]!r}?" if near else "choose one of these",
+        )
+    sizes = ScoreSizes(
+        d_query=d_query,
+        d_key=d_key,
+        d_hidden=d_query if d_hidden is None else d_hidden,
+        max_length=max_length,
+    )
+    return _SCORES[name](sizes)

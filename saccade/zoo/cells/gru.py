@@ -1,0 +1,189 @@
+"""The GRU cell: one gate decides between the old value and a new one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled
+from saccade.zoo.cells.kernel import run_kernel, weights_of
+from saccade.zoo.cells.lstm import keeping_bias
+from saccade.zoo.fast.precision import apply_unrounded
+
+
+class GruGates(NamedTuple):
+    """What a GRU computes on the way to its next state."""
+
+    update: Float[Tensor, "*steps d_hidden"]
+    """u: the share of the old value that stays."""
+    candidate: Float[Tensor, "*steps d_hidden"]
+    """The new value that is on offer."""
+
+
+class GruCell(Cell[Tensor]):
+    """``h_t = u * h_(t-1) + (1 - u) * candidate``.
+
+    Cho et al., 2014 (https://arxiv.org/abs/1406.1078), section 2.3. The candidate is
+    ``tanh(W x_t + b + r * (U h_(t-1) + b'))``: the reset gate works after the product, as in
+    torch's kernel and cuDNN's, and not before it as in the paper (``U (r * h_(t-1))``), because so
+    all recurrent products of a step are one. ``u`` is the paper's z.
+
+    A sequence runs through torch's own GRU kernel, which computes the same.
+
+    Args:
+        longest: How many steps a value may have to be kept. Given, the update gates begin open for
+            up to that long (`keeping_bias`).
+    """
+
+    def __init__(self, d_input: int, d_hidden: int, *, longest: int | None = None) -> None:
+        super().__init__(d_input, d_hidden)
+        self.kernel = nn.GRU(d_input, d_hidden, batch_first=True)
+        weights = weights_of(self.kernel)
+        nn.init.zeros_(weights.input_bias)
+        if longest is not None:
+            weights.input_bias.data[d_hidden : 2 * d_hidden] = keeping_bias(d_hidden, longest)
+        nn.init.zeros_(weights.state_bias)
+
+    def start(self, n: int) -> Float[Tensor, "batch d_hidden"]:
+        """Zeros."""
+        return self.zeros(n, self.d_hidden)
+
+    def project(self, inputs: Float[Tensor, "*steps d_input"]) -> Float[Tensor, "*steps d_gates"]:
+        """``W x + b`` in torch's order: reset, update, candidate."""
+        weights = weights_of(self.kernel)
+        return functional.linear(inputs, weights.of_input, weights.input_bias)
+
+    def gates(
+        self, projected: Float[Tensor, "*steps d_gates"], state: Float[Tensor, "*steps d_hidden"]
+    ) -> GruGates:
+        """The update gate and the candidate, from a projected input and the state before it."""
+        weights = weights_of(self.kernel)
+        recurrent = functional.linear(state, weights.of_state, weights.state_bias)
+        x_reset, x_update, x_candidate = projected.chunk(3, dim=-1)
+        h_reset, h_update, h_candidate = recurrent.chunk(3, dim=-1)
+        reset = (x_reset + h_reset).sigmoid()
+        update = (x_update + h_update).sigmoid()
+        candidate = torch.addcmul(x_candidate, reset, h_candidate).tanh()
+        return GruGates(update, candidate)
+
+    def advance(
+        self, projected: Float[Tensor, "batch d_gates"], state: Float[Tensor, "batch d_hidden"]
+    ) -> CellOutput:
+        """From the candidate towards the old state by the share u."""
+        gates = self.gates(projected, state)
+        hidden = torch.lerp(gates.candidate, state, gates.update)
+        return CellOutput(hidden, hidden)
+
+    def run(
+        self,
+        inputs: Float[Tensor, "batch pos d_input"],
+        state: Float[Tensor, "batch d_hidden"],
+        mask: Bool[Tensor, "batch pos"] | None,
+    ) -> Unrolled:
+        """By torch's kernel, unless the padding is not at the end."""
+        return run_kernel(self, self.kernel, inputs, state=state, mask=mask)
+
+
+# A GRU whose update gate is an attention weight, with the gradient of the whole loop by hand.
+
+
+class AttentionGru(nn.Module):
+    """``h_i = g_i c_i + (1 - g_i) h_(i-1)``: facts are taken in as far as they are attended.
+
+    Xiong et al., 2016 (https://arxiv.org/abs/1603.01417), section 3.3, equations 9 to 12: a GRU's
+    reset gate and candidate, and in place of the update gate a given number for each fact. Unlike a
+    weighted sum it keeps the order of facts. The candidate is ``tanh(W f + b + r * (U h + b'))``,
+    with the reset gate after the product, as in `GruCell`.
+
+    The facts' part of gates and candidates does not depend on who attends: `project` makes it once
+    for several readings with other weights.
+
+    >>> cell = AttentionGru(d_input=3, d_hidden=5)
+    >>> facts = cell.project(torch.randn(2, 7, 3))
+    >>> cell(facts, torch.zeros(2, 7)).tolist()  # nothing is attended, nothing is taken in
+    [[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
+    """
+
+    def __init__(self, *, d_input: int, d_hidden: int) -> None:
+        super().__init__()
+        self.of_input = nn.Linear(d_input, 2 * d_hidden)
+        self.of_state = nn.Linear(d_hidden, 2 * d_hidden)
+
+    def project(
+        self, facts: Float[Tensor, "batch fact d_input"]
+    ) -> Float[Tensor, "batch fact d_gates"]:
+        """``W f + b``: reset gate, candidate."""
+        return self.of_input(facts)
+
+    def forward(
+        self,
+        projected: Float[Tensor, "batch fact d_gates"],
+        weights: Float[Tensor, "batch fact"],
+    ) -> Float[Tensor, "batch d_hidden"]:
+        """The state after the last fact; one of weight 0 changes nothing."""
+        return apply_unrounded(_Loop, projected, weights, self.of_state.weight, self.of_state.bias)
+
+
+class _Loop(Function):
+    """The loop over the facts, in a third of the time of this one.
+
+    for part, weight in zip(projected.unbind(1), weights.unbind(1)):
+        reset, offered = part.chunk(2, 1)
+        own_reset, own = of_state(hidden).chunk(2, 1)
+        candidate = tanh(offered + sigmoid(reset + own_reset) * own)
+        hidden = hidden.lerp(candidate, weight[:, None])
+
+    The gradients of the weights, which autograd adds up step by step, are one product at the end.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, weights: Tensor, of_state: Tensor, bias: Tensor
+    ) -> Tensor:
+        batch, n, d = *projected.shape[:2], of_state.shape[1]
+        by_fact, gates = projected.transpose(0, 1), weights.T[:, :, None]
+        states = projected.new_zeros(n + 1, batch, d)
+        steps: list[Tensor] = []
+        for i in range(n):
+            own = torch.addmm(bias, states[i], of_state.T)
+            reset = (by_fact[i, :, :d] + own[:, :d]).sigmoid_()
+            candidate = torch.addcmul(by_fact[i, :, d:], reset, own[:, d:]).tanh_()
+            torch.lerp(states[i], candidate, gates[i], out=states[i + 1])
+            steps += [own[:, d:], reset, candidate]
+        ctx.save_for_backward(weights, of_state, states, *steps)
+        return states[n].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        weights, of_state, states, *steps = ctx.saved_tensors
+        gates, to_hidden = weights.T[:, :, None], gradients[0]
+        n, batch, d = len(states) - 1, *to_hidden.shape
+        for_projected = states.new_empty(n, batch, 2 * d)
+        for_own = states.new_empty(n, batch, 2 * d)
+        for_weights = states.new_empty(n, batch)
+        for i in reversed(range(n)):
+            offered, reset, candidate = steps[3 * i : 3 * i + 3]
+            torch.sum(to_hidden * (candidate - states[i]), 1, out=for_weights[i])
+            taken = to_hidden * gates[i]
+            to_candidate = torch.ops.aten.tanh_backward(taken, candidate)
+            to_reset = torch.ops.aten.sigmoid_backward(to_candidate * offered, reset)
+            for_projected[i, :, :d] = for_own[i, :, :d] = to_reset
+            for_projected[i, :, d:] = to_candidate
+            torch.mul(to_candidate, reset, out=for_own[i, :, d:])
+            to_hidden = torch.addmm(to_hidden - taken, for_own[i], of_state)
+        flat = for_own.flatten(0, 1)
+        return (
+            for_projected.transpose(0, 1),
+            for_weights.T,
+            flat.T @ states[:-1].flatten(0, 1),
+            flat.sum(0),
+        )

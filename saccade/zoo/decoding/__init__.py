@@ -1,0 +1,1 @@
+"""From a model that predicts the next symbol to whole sequences."""

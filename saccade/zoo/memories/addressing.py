@@ -1,0 +1,381 @@
+"""Where a head of a Neural Turing Machine reads and writes: by content, then moved along the tape.
+
+Graves et al., 2014 (https://arxiv.org/abs/1410.5401), section 3.3, figure 2: the weights of a head
+go through four stages, and each is a function here::
+
+    content -> interpolate with those of the step before -> shift -> sharpen
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from saccade.zoo.fast.precision import apply_unrounded
+
+# The least product of two lengths to divide by: a slot that was never written has length 0, and
+# the slope of x/|x| is infinite there. One silent slot is enough to blow up a gradient.
+SHORTEST = 1e-2
+# The least weight, so that its logarithm exists.
+TINY = 1e-16
+
+
+def cosine_similarity(
+    keys: Float[Tensor, "batch head d_slot"], memory: Float[Tensor, "batch slot d_slot"]
+) -> Float[Tensor, "batch head slot"]:
+    """``k . M_i / (|k| |M_i|)`` of every key with every slot: the paper's equation 6.
+
+    `saccade.zoo.attention.scores.CosineScore` scales its keys to length 1 once for many queries; a
+    memory that is written at every step would have to be copied for that, so here the products are
+    divided.
+
+    >>> cosine_similarity(torch.tensor([[[2.0, 0.0]]]), torch.tensor([[[3.0, 0.0], [0.0, 5.0]]]))
+    tensor([[[1., 0.]]])
+    """
+    products = keys @ memory.mT  # [batch, head, slot]
+    of_keys = torch.linalg.vector_norm(keys, dim=-1)[:, :, None]
+    of_slots = torch.linalg.vector_norm(memory, dim=-1)[:, None]
+    return products / (of_keys * of_slots).clamp_min(SHORTEST)
+
+
+def content_weights(
+    keys: Float[Tensor, "batch head d_slot"],
+    memory: Float[Tensor, "batch slot d_slot"],
+    *,
+    strength: Float[Tensor, "batch head"],
+) -> Float[Tensor, "batch head slot"]:
+    """``softmax_i(strength * cosine(k, M_i))``: equation 5."""
+    return (strength[:, :, None] * cosine_similarity(keys, memory)).softmax(-1)
+
+
+def shift_weights(
+    weights: Float[Tensor, "batch head slot"], shift: Float[Tensor, "batch head move"]
+) -> Float[Tensor, "batch head slot"]:
+    """Move weights along the tape, whose ends meet: the circular convolution of equation 8.
+
+    Args:
+        shift: How likely each move is: of three, one slot back, none, one slot on.
+
+    >>> on = torch.tensor([[[0.0, 0.0, 1.0]]])
+    >>> shift_weights(torch.tensor([[[0.1, 0.2, 0.7]]]), on)
+    tensor([[[0.7000, 0.1000, 0.2000]]])
+    """
+    return (roll_weights(weights, shift.shape[2] // 2) @ shift[..., None])[..., 0]
+
+
+def roll_weights(
+    weights: Float[Tensor, "batch head slot"], reach: int
+) -> Float[Tensor, "batch head slot move"]:
+    """The weights after every move, from ``reach`` slots back to ``reach`` slots on."""
+    moved = [weights.roll(by, dims=2) if by else weights for by in range(-reach, reach + 1)]
+    return torch.stack(moved, dim=-1)
+
+
+def sharpen_weights(
+    weights: Float[Tensor, "batch head slot"], sharpness: Float[Tensor, "batch head"]
+) -> Float[Tensor, "batch head slot"]:
+    """``w_i^s / sum_j w_j^s``: equation 9.
+
+    Computed as a softmax of logarithms: a flat row of 128 slots to the power of 20 is below the
+    least number that float32 has, and 0 / 0 is where plain implementations break down.
+
+    >>> sharpen_weights(torch.tensor([[[0.2, 0.8]]]), torch.tensor([[2.0]]))
+    tensor([[[0.0588, 0.9412]]])
+    """
+    return (sharpness[:, :, None] * (weights + TINY).log()).softmax(-1)
+
+
+def locate(
+    content: Float[Tensor, "batch head slot"],
+    previous: Float[Tensor, "batch head slot"],
+    *,
+    gate: Float[Tensor, "batch head"],
+    shift: Float[Tensor, "batch head move"],
+    sharpness: Float[Tensor, "batch head"],
+) -> Float[Tensor, "batch head slot"]:
+    """From content weights to those that are used: equations 7 to 9.
+
+    Args:
+        gate: 1 takes the content weights, 0 those of the step before.
+    """
+    mixed = torch.lerp(previous, content, gate[:, :, None])
+    return sharpen_weights(shift_weights(mixed, shift), sharpness)
+
+
+# The weights of a head of a Neural Turing Machine in one go, with their gradient by hand.
+
+
+class HeadNumbers(NamedTuple):
+    """What a controller says to its heads, as it comes out of a linear map."""
+
+    key: Float[Tensor, "batch head d_slot"]
+    positive: Float[Tensor, "batch head 2"]
+    """Strength and sharpness."""
+    gate: Float[Tensor, "batch head 1"]
+    shift: Float[Tensor, "batch head move"]
+
+
+def cut(emitted: Float[Tensor, "batch head d_head"], d_slot: int) -> HeadNumbers:
+    """The numbers of each head, in the order of `HeadNumbers`."""
+    moves = emitted.shape[2] - d_slot - 3
+    return HeadNumbers(*emitted.split((d_slot, 2, 1, moves), dim=2))
+
+
+def move_on(emitted: Float[Tensor, "head d_head"], d_slot: int, *, n_reads: int = 0) -> None:
+    """Bend numbers of heads, in place, so that heads which write go on by one slot and stay sharp.
+
+    For what an untrained controller says: of the moves, going on is seven times as likely as any
+    other, and a head that writes keeps 95 % of the weights before. The first ``n_reads`` heads
+    read: they begin undecided between those weights and what their keys ask for.
+    """
+    said = cut(emitted[None], d_slot)
+    said.shift[..., said.shift.shape[2] // 2 + 1] += 2
+    said.positive[:, n_reads:, 1] += 2
+    said.gate[:, n_reads:] -= 3
+
+
+def place_heads(
+    emitted: Float[Tensor, "batch head d_head"],
+    memory: Float[Tensor, "batch slot d_slot"],
+    previous: Float[Tensor, "batch head slot"],
+) -> Float[Tensor, "batch head slot"]:
+    """Squash what the controller says into range, and go through all stages of `addressing`.
+
+    ``key`` is a tanh, the strength a softplus, the sharpness one more than a softplus, the gate a
+    sigmoid and the shift a softmax. While learning the gradient is computed by hand: a step of a
+    machine is many operations on small tensors, and autograd's way back has twice as many.
+    """
+    if torch.is_grad_enabled():
+        return apply_unrounded(_Place, emitted, memory, previous)
+    said = cut(emitted, memory.shape[2])
+    strength, sharpness = functional.softplus(said.positive).unbind(2)
+    content = content_weights(said.key.tanh(), memory, strength=strength)
+    return locate(
+        content,
+        previous,
+        gate=said.gate[..., 0].sigmoid(),
+        shift=said.shift.softmax(-1),
+        sharpness=1 + sharpness,
+    )
+
+
+class _Place(Function):
+    @staticmethod
+    def forward(ctx: Any, emitted: Tensor, memory: Tensor, previous: Tensor) -> Tensor:
+        said = cut(emitted, memory.shape[2])
+        key, gate, shift = said.key.tanh(), said.gate.sigmoid(), said.shift.softmax(-1)
+        positive = functional.softplus(said.positive)
+        strength, sharpness = positive[..., :1], 1 + positive[..., 1:]  # [batch, head, 1] each
+        of_key = torch.linalg.vector_norm(key, dim=-1, keepdim=True)
+        of_slot = torch.linalg.vector_norm(memory, dim=-1)[:, None]
+        below = (of_key * of_slot).clamp_(min=SHORTEST)
+        cosine = (key @ memory.mT).div_(below)  # [batch, head, slot]
+        content = (strength * cosine).softmax(-1)
+        moved = roll_weights(torch.lerp(previous, content, gate), shift.shape[2] // 2)
+        log = (moved @ shift[..., None])[..., 0].add_(TINY).log_()
+        weights = (sharpness * log).softmax(-1)
+        ctx.save_for_backward(
+            *(emitted, memory, previous, key, gate, shift, strength, sharpness),
+            *(of_key, of_slot, below, cosine, content, moved, log, weights),
+        )
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (to_weights,) = gradients
+        emitted, memory, previous, key, gate, shift, strength, sharpness = ctx.saved_tensors[:8]
+        of_key, of_slot, below, cosine, content, moved, log, weights = ctx.saved_tensors[8:]
+        to_power = _through_softmax(to_weights, weights)
+        to_sharpness = (to_power * log).sum(-1, keepdim=True)
+        to_moved = to_power.mul_(sharpness).div_(log.exp())  # [batch, head, slot]
+        to_shift = (to_moved[:, :, None] @ moved)[:, :, 0]
+        to_mixed = _rolled_back(to_moved, shift)
+        to_gate = (to_mixed * (content - previous)).sum(-1, keepdim=True)
+        to_content = to_mixed * gate
+        to_previous = to_mixed.sub_(to_content)
+        to_scores = _through_softmax(to_content, content)
+        to_strength = (to_scores * cosine).sum(-1, keepdim=True)
+        to_product = to_scores.mul_(strength).div_(below)
+        # The lengths take part where they were not too short to be divided by.
+        to_below = (to_product * cosine).neg_().mul_(below > SHORTEST)
+        to_of_key = (to_below * of_slot).sum(-1, keepdim=True)
+        to_of_slot = (to_below * of_key).sum(1)[..., None] / of_slot.mT.clamp_min(TINY)
+        to_key = torch.baddbmm(key * (to_of_key / of_key.clamp_min(TINY)), to_product, memory)
+        to_memory = torch.baddbmm(memory * to_of_slot, to_product.mT, key)
+        said = cut(emitted, memory.shape[2])
+        to_positive = torch.cat([to_strength, to_sharpness], dim=2) * said.positive.sigmoid()
+        to_emitted = [
+            torch.ops.aten.tanh_backward(to_key, key),
+            to_positive,
+            torch.ops.aten.sigmoid_backward(to_gate, gate),
+            _through_softmax(to_shift, shift),
+        ]
+        return torch.cat(to_emitted, dim=2), to_memory, to_previous
+
+
+def _through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
+    return torch.ops.aten._softmax_backward_data(gradient, weights, -1, weights.dtype)
+
+
+def _rolled_back(gradient: Tensor, shift: Tensor) -> Tensor:
+    """Of the weights before they were moved: each move the other way."""
+    by_move = (gradient[:, :, None] * shift[..., None]).unbind(2)  # [batch, head, slot] each
+    reach = len(by_move) // 2
+    total = by_move[reach].clone()
+    for by in range(1, reach + 1):
+        total += by_move[reach + by].roll(-by, dims=2)
+        total += by_move[reach - by].roll(by, dims=2)
+    return total
+
+
+# Slots that can be written: erase, then add.
+
+
+def write_slots(
+    memory: Float[Tensor, "batch slot d_slot"],
+    weights: Float[Tensor, "batch head slot"],
+    *,
+    erase: Float[Tensor, "batch head d_slot"],
+    add: Float[Tensor, "batch head d_slot"],
+) -> Float[Tensor, "batch slot d_slot"]:
+    """``M_i <- M_i prod_h (1 - w_hi e_h) + sum_h w_hi a_h``: a new memory, the old one stays.
+
+    Graves et al., 2014 (https://arxiv.org/abs/1410.5401), equations 3 and 4; with several heads all
+    erase before any adds, so that their order does not matter.
+
+    >>> memory, here = torch.ones(1, 2, 1), torch.tensor([[[1.0, 0.0]]])
+    >>> write_slots(memory, here, erase=torch.ones(1, 1, 1), add=torch.full((1, 1, 1), 5.0))
+    tensor([[[5.],
+             [1.]]])
+    """
+    if weights.shape[1] == 1:
+        return apply_unrounded(_WriteOne, memory, weights, erase, add)
+    kept = (1 - weights[..., None] * erase[:, :, None]).prod(1)  # [batch, slot, d_slot]
+    return torch.baddbmm(memory * kept, weights.mT, add)
+
+
+class _WriteOne(Function):
+    """One head, the usual case: ``M + w (a - e M)``, and half of autograd's passes over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
+        ctx.save_for_backward(memory, weights, erase, add)
+        return torch.addcmul(memory, weights.mT, torch.addcmul(add, erase, memory, value=-1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, ...]:
+        (gradient,) = gradients
+        memory, weights, erase, add = ctx.saved_tensors
+        erased = gradient * memory
+        to_weights = add @ gradient.mT - erase @ erased.mT
+        to_memory = torch.addcmul(gradient, weights.mT, gradient * erase, value=-1)
+        return to_memory, to_weights, -(weights @ erased), weights @ gradient
+
+
+# Which slots are in use, and which are free to be written: the DNC's dynamic allocation.
+
+# The least usage. Slots that are exactly free would all be alike, and the product of usages would
+# send no gradient; the value of DeepMind's own code.
+LEAST = 1e-6
+
+
+def next_usage(
+    usage: Float[Tensor, "batch slot"],
+    *,
+    write_weights: Float[Tensor, "batch slot"],
+    read_weights: Float[Tensor, "batch head slot"],
+    free: Float[Tensor, "batch head"],
+) -> Float[Tensor, "batch slot"]:
+    """``u <- (u + w - u w) prod_h (1 - f_h r_h)``: written slots are used, freed ones no longer.
+
+    Graves et al., 2016 (https://doi.org/10.1038/nature20101), Methods, "dynamic memory allocation".
+    ``w`` and ``r`` are the weights of the step before.
+
+    Args:
+        free: How far each read head lets go of what it has just read.
+    """
+    # The paper's own code sends no gradient through what was written: usage is for bookkeeping.
+    written = write_weights.detach()
+    kept = (1 - free[:, :, None] * read_weights).prod(1)  # [batch, slot]
+    return (usage + written - usage * written) * kept
+
+
+def allocation_weights(usage: Float[Tensor, "batch slot"]) -> Float[Tensor, "batch slot"]:
+    """Weights that fall on the least used slot, and on the next as far as that one is in use.
+
+    The same place, equation 1: with ``p`` the slots from the least used on,
+    ``a[p_j] = (1 - u[p_j]) prod_(i<j) u[p_i]``. They sum to at most 1: less where all is in use.
+
+    >>> allocation_weights(torch.tensor([[1.0, 0.5, 0.0]]))
+    tensor([[0.0000e+00, 5.0000e-07, 1.0000e+00]])
+    """
+    usage = LEAST + (1 - LEAST) * usage
+    ascending = usage.sort(dim=-1, stable=True)
+    before = ascending.values.cumprod(-1).roll(1, dims=-1)  # the product of all that are less used
+    first = torch.arange(usage.shape[1], device=usage.device) == 0
+    in_order = (1 - ascending.values) * before.masked_fill(first, 1.0)
+    return torch.zeros_like(usage).scatter(1, ascending.indices, in_order)
+
+
+# In which order slots were written: the DNC's temporal links.
+
+
+class Links(NamedTuple):
+    """What is known of the order of writing."""
+
+    matrix: Float[Tensor, "batch slot slot"]
+    """``matrix[i, j]``: how far slot i was the next to be written after slot j."""
+    precedence: Float[Tensor, "batch slot"]
+    """How far each slot was the last to be written."""
+
+
+class Followed(NamedTuple):
+    """Weights one step on and one step back in the order of writing."""
+
+    forward: Float[Tensor, "batch head slot"]
+    backward: Float[Tensor, "batch head slot"]
+
+
+def no_links(like: Float[Tensor, "batch slot d_slot"]) -> Links:
+    """Nothing was written yet."""
+    batch, slots, _ = like.shape
+    return Links(like.new_zeros(batch, slots, slots), like.new_zeros(batch, slots))
+
+
+def next_links(links: Links, write_weights: Float[Tensor, "batch slot"]) -> Links:
+    """Take in one more write.
+
+    Graves et al., 2016 (https://doi.org/10.1038/nature20101), Methods, "temporal memory linkage":
+    ``L[i,j] <- (1 - w_i - w_j) L[i,j] + w_i p_j`` off the diagonal, and then
+    ``p <- (1 - sum w) p + w``.
+
+    >>> links = no_links(torch.zeros(1, 3, 1))
+    >>> for slot in (2, 0):
+    ...     links = next_links(links, torch.eye(3)[[slot]])
+    >>> links.matrix[0, 0], links.precedence[0]
+    (tensor([0., 0., 1.]), tensor([1., 0., 0.]))
+    """
+    on, after = write_weights[:, :, None], write_weights[:, None]
+    kept = links.matrix * (1 - on - after)
+    matrix = torch.addcmul(kept, on, links.precedence[:, None])
+    itself = torch.eye(matrix.shape[1], dtype=torch.bool, device=matrix.device)
+    total = write_weights.sum(1, keepdim=True)
+    precedence = (1 - total) * links.precedence + write_weights
+    return Links(matrix.masked_fill(itself, 0.0), precedence)
+
+
+def follow(links: Links, weights: Float[Tensor, "batch head slot"]) -> Followed:
+    """Where heads that read here would go to: ``f = L r`` and ``b = L^T r``."""
+    return Followed(forward=weights @ links.matrix.mT, backward=weights @ links.matrix)

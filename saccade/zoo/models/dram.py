@@ -1,0 +1,293 @@
+"""DRAM: finds several objects in an image one after the other, a few glimpses each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saccade.zoo.cells.lstm import LstmCell, LstmState
+from saccade.zoo.models.ram import LocationNetwork
+from saccade.zoo.objectives.reinforce import LabelledBaseline, of_right_answer
+from saccade.zoo.objectives.variational import SampledBound, sampled_bound
+from saccade.zoo.sensors.coordinates import check_images
+from saccade.zoo.sensors.retina import Retina, SummedImages, sum_images
+
+COARSE = 20  # pixels of the side of what the context network sees
+N_FILTERS = 16  # of each layer of the context network, and of the glimpse network's first layer
+
+
+class Reading(NamedTuple):
+    """What a pass over a batch of images leaves; M samples of each image are on the first axis."""
+
+    logits: Float[Tensor, "sample batch object look d_class"]
+    """The answer for each object, after each look at it; the last one counts."""
+    centres: Float[Tensor, "sample batch glimpse 2"]
+    """Where it looked."""
+    log_prob: Float[Tensor, "sample batch glimpse"]
+    """Log-density of each place."""
+    expected: Float[Tensor, "sample batch glimpse d_class"]
+    """The baseline: the reward that was to be expected before a place was drawn, if each class is
+    the right answer for the object in turn."""
+
+
+class _Walked(NamedTuple):
+    """A path: what was seen where."""
+
+    patches: Float[Tensor, "rows glimpse d_patch"]
+    places: Float[Tensor, "rows glimpse 2"]
+
+
+class Dram(nn.Module):
+    """Deep Recurrent Attention Model.
+
+    Ba et al., 2015 (https://arxiv.org/abs/1412.7755), section 3, with its symbols::
+
+        g_n = relu(what x_n) * relu(where l_n)        glimpse network
+        r1_n = LSTM(g_n, r1_(n-1))                    lower layer: what was seen
+        r2_n = LSTM(r1_n, r2_(n-1))                   upper layer: where to look
+        r2_0 = context(coarse image)                  context network
+        l_(n+1) ~ N(mean(r2_n), std)                  emission network
+        y_s = softmax(answer r1_n)                    after ``n_glimpses`` for each object s
+
+    The context network sees the whole image, and so may only say where to look: it starts the upper
+    layer, from which nothing leads to the answer. One more answer than there are objects says that
+    there are no more (`read_objects`).
+
+    Where we differ: the glimpse network has two layers of filters that go two pixels at a time,
+    where the paper has three; the emission network keeps to the image (`LocationNetwork`); and
+    there is an answer after each look, which may be taught, and tells what the look was worth
+    (`dram_loss`).
+
+    Training first walks a path and then goes over it again with all glimpses at once, because
+    places are constants to the gradient: it takes less time than a tape along the walk.
+
+    Args:
+        size: Height and width of the images in pixels.
+        n_objects: How many answers are given, the one that says "no more" included.
+        n_glimpses: Looks before each answer.
+        is_backward: The objects are read from right to left.
+        reach: No mean is farther from the centre than this; 1 is the edge of the image.
+
+    >>> model = Dram(size=(56, 56), n_classes=11, retina=Retina(size=8), n_objects=3, n_glimpses=2)
+    >>> model(torch.zeros(2, 56, 56)).shape
+    torch.Size([2, 3, 11])
+    """
+
+    std: Tensor
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        size: tuple[int, int],
+        n_classes: int,
+        retina: Retina,
+        n_objects: int,
+        n_glimpses: int,
+        d_hidden: int = 256,
+        is_backward: bool = False,
+        std: float = 0.1,
+        reach: float = 0.8,
+    ) -> None:
+        super().__init__()
+        retina.check(*size)
+        self.size, self.retina, self.is_backward = size, retina, is_backward
+        self.n_objects, self.n_glimpses = n_objects, n_glimpses
+        self.register_buffer("std", torch.tensor(std))
+        self.context = _Context(d_hidden)
+        self.what = _What(retina, d_hidden)
+        of_place = nn.Linear(2, d_hidden)
+        # A product of two small numbers is smaller still: at first the place leaves it as it is.
+        nn.init.ones_(of_place.bias)
+        self.where = nn.Sequential(of_place, nn.ReLU())
+        self.lower = LstmCell(d_hidden, d_hidden)
+        self.upper = LstmCell(d_hidden, d_hidden)
+        self.mean = LocationNetwork(d_hidden, d_hidden=d_hidden, reach=reach)
+        self.answer = nn.Linear(d_hidden, n_classes)
+        self.baseline = LabelledBaseline(d_hidden, n_classes)
+
+    def forward(
+        self, images: Float[Tensor, "batch height width"]
+    ) -> Float[Tensor, "batch object d_class"]:
+        """The answers, looking where the policy would rather look than anywhere else."""
+        return self.look(images, is_drawn=False).logits[0, :, :, -1]
+
+    def look(
+        self, images: Float[Tensor, "batch height width"], *, n_samples: int = 1, is_drawn: bool
+    ) -> Reading:
+        """Read the objects of each image.
+
+        Args:
+            n_samples: How many independent passes over each image.
+            is_drawn: Places are drawn around the mean; else they are the mean itself.
+        """
+        check_images(images, size=self.size)
+        context = self.context(images).repeat_interleave(n_samples, dim=0)
+        walked = self._walk(sum_images(images), context.detach(), is_drawn=is_drawn)
+        glimpses = self.what(walked.patches) * self.where(walked.places)
+        seen = self.lower.unroll(glimpses).outputs  # [rows, glimpse, d_hidden]
+        guided = self.upper.unroll(seen, self._start(context)).outputs
+        before = torch.cat([context[:, None], guided[:, :-1]], dim=1)  # what chose each place
+        answers = self.answer(seen).unflatten(1, (self.n_objects, self.n_glimpses))
+        found = (answers, walked.places, self._log_prob(walked.places, before))
+        return Reading(
+            *(
+                each.unflatten(0, (len(images), n_samples)).transpose(0, 1)
+                for each in (*found, self.baseline(before))
+            )
+        )
+
+    @torch.no_grad()
+    def _walk(
+        self, images: SummedImages, context: Float[Tensor, "rows d_hidden"], *, is_drawn: bool
+    ) -> _Walked:
+        """Choose places one after the other."""
+        rows, n = len(context), len(images.sums)
+        lower, upper, guide = self.lower.start(rows), self._start(context), context
+        patches, places = [], []
+        for _ in range(self.n_objects * self.n_glimpses):
+            place = self.mean(guide)
+            if is_drawn:
+                place = place + self.std * torch.randn_like(place)
+            patch = self.retina.look_again(images, place.view(n, -1, 2)).flatten(2).flatten(0, 1)
+            patches.append(patch)
+            places.append(place)
+            seen, lower = self.lower.step(self.what(patch) * self.where(place), lower)
+            guide, upper = self.upper.step(seen, upper)
+        return _Walked(torch.stack(patches, 1), torch.stack(places, 1))
+
+    def set_std(self, std: float) -> None:
+        """Draw places more or less widely from now on."""
+        self.std.fill_(std)
+
+    def _start(self, context: Float[Tensor, "rows d_hidden"]) -> LstmState:
+        return LstmState(context, torch.zeros_like(context))
+
+    def _log_prob(
+        self, places: Float[Tensor, "rows glimpse 2"], before: Float[Tensor, "rows glimpse d"]
+    ) -> Float[Tensor, "rows glimpse"]:
+        off = (places - self.mean(before)) / self.std
+        return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
+
+
+class _What(nn.Module):
+    """What a glimpse shows: two layers of filters over its scales, and a map."""
+
+    def __init__(self, retina: Retina, d_hidden: int) -> None:
+        super().__init__()
+        self.filters = nn.Sequential(
+            nn.Unflatten(1, (retina.n_scales, retina.size, retina.size)),
+            nn.Conv2d(retina.n_scales, N_FILTERS, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(N_FILTERS, 2 * N_FILTERS, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        side = math.ceil(math.ceil(retina.size / 2) / 2)
+        self.units = nn.Linear(2 * N_FILTERS * side**2, d_hidden)
+
+    def forward(self, patches: Float[Tensor, "*any d_patch"]) -> Float[Tensor, "*any d_hidden"]:
+        shown = self.filters(patches.reshape(-1, patches.shape[-1]))
+        return self.units(shown).relu().view(*patches.shape[:-1], -1)
+
+
+class _Context(nn.Module):
+    """What the coarse image says about where things are: two layers of filters, and a map."""
+
+    def __init__(self, d_hidden: int) -> None:
+        super().__init__()
+        self.filters = nn.Sequential(
+            nn.Conv2d(1, N_FILTERS, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(N_FILTERS, N_FILTERS, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
+        self.state = nn.Linear(N_FILTERS * (COARSE // 2) ** 2, d_hidden)
+
+    def forward(self, images: Float[Tensor, "batch height width"]) -> Tensor:
+        coarse = functional.adaptive_avg_pool2d(images[:, None], COARSE)
+        return self.state(self.filters(coarse).flatten(1)).tanh()
+
+
+def dram_loss(
+    reading: Reading,
+    target: Int[Tensor, "batch object"],
+    *,
+    early_weight: float = 0.0,
+    discount: float = 1.0,
+    reward_weight: float = 1.0,
+) -> SampledBound:
+    """The variational bound of the answers' likelihood, sampled; section 4, equations 9 to 14.
+
+    A place is credited with what the looks from there on add to the likelihood of the answers: the
+    bound is the sum of all that the looks add. The paper credits it with the likelihood itself,
+    which has the same mean gradient and more noise.
+
+    Args:
+        early_weight: How much the mean over the earlier answers for an object counts beside the
+            last one; the paper teaches the last ones only.
+        discount: Less than 1 credits less of what later looks add; 1: the gradient of the bound.
+        reward_weight: How much the credit counts. It teaches nothing that the answers teach, so it
+            matters only where the gradient of both is cut to a length.
+    """
+    right = target[None, :, :, None].expand(reading.logits.shape[:4])
+    log_likelihood = -functional.cross_entropy(
+        reading.logits.flatten(0, 3), right.flatten(), reduction="none"
+    ).view(right.shape)
+    added = log_likelihood.diff(dim=3, prepend=torch.zeros_like(log_likelihood[..., :1]))
+    bound = sampled_bound(
+        reading.log_prob,
+        added.flatten(2),
+        baseline=of_right_answer(reading.expected, right[0].flatten(1)),
+        discount=discount,
+        reward_weight=reward_weight,
+    )
+    early = log_likelihood[..., :-1]
+    mean = target.shape[1] * early.sum() / max(1, early.numel())  # of all objects of an image
+    return bound._replace(loss=bound.loss - early_weight * mean)
+
+
+def read_together(
+    readers: Sequence[Dram], images: Float[Tensor, "batch height width"], *, n_samples: int
+) -> Float[Tensor, "batch object d_class"]:
+    """Log-probabilities of the objects from left to right, by several readers; section 5.2.
+
+    Each reader is averaged over sampled paths (Monte Carlo averaging), and what they say is
+    multiplied. Some may read backward: what they say is turned around, but for the answer "no more"
+    at the end. The paper looks for the sequence that a forward and a backward reader both find
+    likely among the best of each; with a known number of objects this is it, without a search.
+    """
+    total = torch.zeros(())
+    for reader in readers:
+        logits = reader.look(images, n_samples=n_samples, is_drawn=True).logits[..., -1, :]
+        said = logits.log_softmax(-1).logsumexp(0) - math.log(n_samples)
+        total = total + (from_left(said) if reader.is_backward else said)
+    return total.log_softmax(-1)
+
+
+def from_left(
+    backward: Float[Tensor, "batch object d_class"],
+) -> Float[Tensor, "batch object d_class"]:
+    """Turn around what a backward reader says; the last answer, "no more", stays.
+
+    >>> from_left(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
+    tensor([2., 1., 3.])
+    """
+    return torch.cat([backward[:, :-1].flip(1), backward[:, -1:]], dim=1)
+
+
+def read_objects(
+    logits: Float[Tensor, "batch object d_class"], *, end: int
+) -> list[tuple[int, ...]]:
+    """The objects of each image, up to the answer ``end`` that says: no more.
+
+    >>> read_objects(torch.eye(3)[None, [1, 0, 2]], end=2)
+    [(1, 0)]
+    """
+    said = logits.argmax(-1).tolist()
+    return [tuple(row[: row.index(end)] if end in row else row) for row in said]

@@ -1,0 +1,167 @@
+"""The door for large image nets that somebody else has trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.errors import MissingPackageError, ModelError, UsageError
+from saccade.store.tensors import load_tensors
+from saccade.zoo.sensors.coordinates import pixel_centres
+
+# A small network of convolutions that turns images into maps of features.
+
+
+class ConvolutionalEncoder(nn.Module):
+    """Annotation vectors of an image: one for each cell of a grid over it.
+
+    Stands where Xu et al., 2015 (https://arxiv.org/abs/1502.03044), section 3.1.1, take layer
+    ``conv5_3`` of a VGG net that has learnt ImageNet. This one is small enough to learn with the
+    task. Each convolution is followed by batch normalisation (Ioffe and Szegedy, 2015,
+    https://arxiv.org/abs/1502.03167) and rectified; the first is 5 x 5, the others are 3 x 3. With
+    the strides below a cell is 8 x 8 pixels, and its vector is made of the 49 x 49 around it.
+
+    The last convolution also sees the coordinates of each cell, as two more channels (Liu et al.,
+    2018, https://arxiv.org/abs/1807.03247): a decoder that is to name things from left to right
+    must be told where they are.
+
+    >>> ConvolutionalEncoder(n_colours=3)(torch.zeros(2, 3, 88, 64)).shape
+    torch.Size([2, 96, 11, 8])
+    """
+
+    def __init__(
+        self,
+        *,
+        n_colours: int,
+        channels: Sequence[int] = (24, 32, 64, 64, 96),
+        strides: Sequence[int] = (2, 2, 2, 1, 1),
+    ) -> None:
+        super().__init__()
+        if len(channels) != len(strides) or len(channels) < 2:
+            raise UsageError(
+                f"expected two or more convolutions with a stride each, got {len(channels)} "
+                f"and {len(strides)} strides",
+                hint="channels=(24, 48) goes with strides=(2, 2)",
+            )
+        self.n_colours, self.d_annotation = n_colours, channels[-1]
+        sizes = list(zip(pairwise((n_colours, *channels)), strides, strict=True))
+        self.layers = nn.Sequential(
+            *(
+                _convolution(d_in, d_out, stride=stride, side=3 if number else 5)
+                for number, ((d_in, d_out), stride) in enumerate(sizes[:-1])
+            )
+        )
+        (d_in, d_out), stride = sizes[-1]
+        self.last = _convolution(d_in + 2, d_out, stride=stride, side=3)
+        # Colours last in memory: on a CPU a step then takes two thirds of the time.
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+    def forward(
+        self, images: Float[Tensor, "batch colour height width"]
+    ) -> Float[Tensor, "batch d_annotation row column"]:
+        """The maps."""
+        if images.shape[1] != self.n_colours:
+            raise UsageError(
+                f"expected images of {self.n_colours} colours, got {images.shape[1]}",
+                hint="1 is grey, 3 is red, green and blue",
+            )
+        maps = self.layers(images.contiguous(memory_format=torch.channels_last))
+        return self.last(torch.cat([maps, _places(maps)], dim=1))
+
+
+def _convolution(d_in: int, d_out: int, *, stride: int, side: int) -> nn.Sequential:
+    filters = nn.Conv2d(d_in, d_out, side, stride=stride, padding=side // 2, bias=False)
+    return nn.Sequential(filters, nn.BatchNorm2d(d_out), nn.ReLU(inplace=True))
+
+
+def _places(
+    maps: Float[Tensor, "batch d row column"],
+) -> Float[Tensor, "batch 2 row column"]:
+    """The coordinates of each cell, x first."""
+    n, _, rows, columns = maps.shape
+    x = pixel_centres(columns).expand(rows, columns)
+    y = pixel_centres(rows)[:, None].expand(rows, columns)
+    return torch.stack([x, y]).to(maps).expand(n, 2, rows, columns)
+
+
+# Means and spreads of ImageNet's colours, as all nets trained on it expect them subtracted.
+MEANS, SPREADS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TRIAL = 64  # pixels of the image by which a net is tried
+
+
+class Backbone(nn.Module):
+    """Maps of features from a trained net, which is not trained any further.
+
+    What Xu et al., 2015 (https://arxiv.org/abs/1502.03044) do with VGG. Any net will do that gives
+    maps ``[batch, d, row, column]``, or a list of them of which the last is taken: those of `timm`
+    by their ``forward_features``, those of torchvision once their last layers, which pool and
+    classify, are left out::
+
+        Backbone(nn.Sequential(*list(resnet.children())[:-2]))
+
+    >>> Backbone(nn.Conv2d(3, 7, 16, stride=16)).d_annotation
+    7
+    """
+
+    means: Tensor
+    spreads: Tensor
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body.eval().requires_grad_(False)
+        self.register_buffer("means", torch.tensor(MEANS)[:, None, None])
+        self.register_buffer("spreads", torch.tensor(SPREADS)[:, None, None])
+        self.d_annotation = self(torch.zeros(1, 3, TRIAL, TRIAL)).shape[1]
+
+    def train(self, mode: bool = True) -> Backbone:  # noqa: FBT001, FBT002  torch's signature
+        """Stay as it is: its normalisation must not learn from what it is shown here."""
+        del mode
+        return self
+
+    @torch.no_grad()
+    def forward(
+        self, images: Float[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch d_annotation row column"]:
+        """The maps of colour images with values from 0 to 1."""
+        look: Any = getattr(self.body, "forward_features", self.body)
+        maps = look((images - self.means) / self.spreads)
+        maps = maps[-1] if isinstance(maps, list | tuple) else maps
+        if maps.dim() != 4:
+            raise ModelError(
+                f"expected maps of features [batch, d, row, column], got {tuple(maps.shape)}",
+                hint="take a convolutional net, without its last pooling",
+            )
+        return maps
+
+
+def open_backbone(name: str, *, weights: str | Path) -> Backbone:
+    """A net of the package `timm` by its name, with weights out of a safetensors file.
+
+    Nothing is fetched: the file is one that the user has, such as ``model.safetensors`` of a timm
+    model on the hub.
+    """
+    try:
+        import timm  # pyright: ignore[reportMissingImports]  optional
+    except ImportError as error:
+        raise MissingPackageError(
+            "a net by its name needs the package 'timm'", hint="pip install timm"
+        ) from error
+    try:
+        body = timm.create_model(name, pretrained=False)
+    except RuntimeError as error:  # what timm says of a name that it does not know
+        raise ModelError(
+            f"timm has no net named {name!r}", hint="`timm.list_models()` lists them"
+        ) from error
+    missing, _ = body.load_state_dict(load_tensors(weights), strict=False)
+    if missing:
+        raise ModelError(
+            f"{weights} is not of {name}: it lacks {', '.join(missing[:3])}",
+            hint="give the file that was published with this net",
+        )
+    return Backbone(body)

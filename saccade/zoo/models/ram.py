@@ -1,0 +1,223 @@
+"""RAM: a recurrent network that looks at an image a few glimpses at a time and then names it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.zoo.fast.ram_gradient import GlimpsePath, GlimpseWeights, states_along
+from saccade.zoo.objectives.reinforce import LabelledBaseline
+from saccade.zoo.sensors.coordinates import check_images, unrounded
+from saccade.zoo.sensors.retina import Retina, SummedImages, sum_images
+
+# Where a model that draws its glimpses means to look next.
+
+
+class LocationNetwork(nn.Sequential):
+    """``reach * tanh(B relu(A norm(state)))``: the mean of the places that may be drawn.
+
+    The papers have one map of the state. Here the state is normalised first, since it grows from
+    glimpse to glimpse, and the gaze would drift outwards with it; there is a hidden layer; and a
+    tanh, because a policy that runs out of the image early does not come back.
+
+    Args:
+        reach: No mean is farther from the centre than this; 1 is the edge of the image.
+    """
+
+    def __init__(self, d_state: int, *, d_hidden: int, reach: float) -> None:
+        super().__init__(
+            nn.LayerNorm(d_state),
+            nn.Linear(d_state, d_hidden),
+            nn.ReLU(),
+            nn.Linear(d_hidden, 2),
+            nn.Tanh(),
+        )
+        self.reach = reach
+
+    def forward(
+        self,
+        input: Float[Tensor, "*any d_state"],  # noqa: A002  as nn.Sequential calls it
+    ) -> Float[Tensor, "*any 2"]:
+        """The mean for each state, exact even where a training rounds."""
+        with unrounded(input):
+            return self.reach * super().forward(input.to(next(self.parameters()).dtype))
+
+
+Policy = Literal["learnt", "random", "central"]
+
+
+class Glimpses(NamedTuple):
+    """What a pass over a batch of images leaves; M samples of each image are on the first axis."""
+
+    logits: Float[Tensor, "sample batch glimpse d_class"]
+    """The answer after each glimpse; the last one counts."""
+    centres: Float[Tensor, "sample batch glimpse 2"]
+    """Where it looked; the first is given, the others were chosen (or are random, all of them)."""
+    log_prob: Float[Tensor, "sample batch chosen"]
+    """Log-density of each chosen place. Means nothing where places are random."""
+    expected: Float[Tensor, "sample batch chosen d_class"]
+    """The baseline: the reward that was to be expected before a place was drawn, if each class is
+    the right one."""
+    states: Float[Tensor, "sample batch glimpse d_hidden"]
+    """The state of the core after each glimpse, without gradient."""
+
+
+class Ram(nn.Module):
+    """Recurrent Attention Model.
+
+    Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), sections 3 and 4, with its symbols::
+
+        g_t = relu(what relu(of_patch x_t) + where relu(of_place l_(t-1)))      glimpse network
+        h_t = relu(keep h_(t-1) + read g_t)                                     core
+        l_t ~ N(mean(h_t), std)                                                 location network
+        answer = softmax(answer h_T)                                            action network
+
+    A place that was drawn is a constant to the gradient: the likelihood of the answer teaches all
+    but the location network, which is taught by reward
+    (`saccade.zoo.objectives.reinforce.hybrid_loss`). The gradient of the policy goes on from there
+    into the core, which may so keep what tells where to look; that of the baseline does not.
+
+    Where we differ: the first glimpse is at the centre instead of somewhere, so that a trained
+    model has one answer. The location network keeps to the image (`LocationNetwork`). And there is
+    an answer after each glimpse, which may be taught and rewarded
+    (`saccade.zoo.objectives.reinforce.stepwise_loss`); only the last one is the model's.
+
+    Args:
+        size: Height and width of the images in pixels.
+        policy: ``random`` and ``central`` are controls: every glimpse anywhere in the image, or one
+            glimpse at the centre whatever ``n_glimpses`` is.
+        std: How far a drawn place is from the mean, in the units of places; it may be changed while
+            the model learns (`set_std`).
+        reach: No mean is farther from the centre than this; 1 is the edge of the image.
+
+    >>> model = Ram(size=(28, 28), n_classes=10, retina=Retina(size=8), n_glimpses=3)
+    >>> model(torch.zeros(2, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    std: Tensor
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        size: tuple[int, int],
+        n_classes: int,
+        retina: Retina,
+        n_glimpses: int,
+        d_glimpse: int = 128,
+        d_hidden: int = 256,
+        policy: Policy = "learnt",
+        std: float = 0.1,
+        reach: float = 0.8,
+    ) -> None:
+        super().__init__()
+        retina.check(*size)
+        self.size, self.retina, self.policy = size, retina, policy
+        self.n_glimpses = 1 if policy == "central" else n_glimpses
+        self.register_buffer("std", torch.tensor(std))
+        self.of_patch = nn.Linear(retina.d_patch, d_glimpse)
+        self.of_place = nn.Linear(2, d_glimpse)
+        self.what = nn.Linear(d_glimpse, d_hidden)
+        self.where = nn.Linear(d_glimpse, d_hidden, bias=False)
+        self.read = nn.Linear(d_hidden, d_hidden)
+        self.keep = nn.Linear(d_hidden, d_hidden, bias=False)
+        self.mean = LocationNetwork(d_hidden, d_hidden=d_glimpse, reach=reach)
+        self.answer = nn.Linear(d_hidden, n_classes)
+        self.baseline = LabelledBaseline(d_hidden, n_classes)
+
+    def forward(
+        self, images: Float[Tensor, "batch height width"]
+    ) -> Float[Tensor, "batch d_class"]:
+        """The answer, looking where the policy would rather look than anywhere else."""
+        return self.look(images, is_drawn=False).logits[0, :, -1]
+
+    def look(
+        self, images: Float[Tensor, "batch height width"], *, n_samples: int = 1, is_drawn: bool
+    ) -> Glimpses:
+        """Look ``n_glimpses`` times at each image, and answer.
+
+        Args:
+            n_samples: How many independent passes over each image.
+            is_drawn: Places are drawn around the mean; else they are the mean itself. Those of the
+                random policy are always drawn.
+        """
+        check_images(images, size=self.size)
+        path = self._walk(sum_images(images), n_samples=n_samples, is_drawn=is_drawn)
+        states = states_along(path, self._weights())
+        before = states[:-1]
+        shape = (len(images), n_samples)
+        return Glimpses(
+            logits=self.answer(states).unflatten(1, shape).permute(2, 1, 0, 3),
+            centres=path.places.unflatten(1, shape).permute(2, 1, 0, 3),
+            log_prob=self._log_prob(path.places[1:], before).unflatten(1, shape).permute(2, 1, 0),
+            expected=self.baseline(before).unflatten(1, shape).permute(2, 1, 0, 3),
+            states=path.states.unflatten(1, shape).permute(2, 1, 0, 3),
+        )
+
+    @torch.no_grad()
+    def _walk(self, images: SummedImages, *, n_samples: int, is_drawn: bool) -> GlimpsePath:
+        """The forward pass, glimpse by glimpse; rows are samples of images, image by image."""
+        n, weights = len(images.sums), self._weights()
+        path = _empty_path(weights, self.n_glimpses, n * n_samples)
+        centre = path.places.new_zeros(n, n_samples, 2)
+        noise = self._noise(path.places.view(-1, n, n_samples, 2), is_drawn=is_drawn)
+        for step, now in enumerate(map(GlimpsePath._make, zip(*path, strict=True))):
+            centre = noise[step] if self.policy == "random" else centre
+            now.places.copy_(centre.flatten(0, 1))
+            now.patches.copy_(self.retina.look_again(images, centre).flatten(2).flatten(0, 1))
+            # of_patch = relu(W patch + b), and so on, each into the room made for it
+            torch.addmm(weights.patch_bias, now.patches, weights.patch.T, out=now.of_patch).relu_()
+            torch.addmm(weights.place_bias, now.places, weights.place.T, out=now.of_place).relu_()
+            torch.addmm(weights.glimpse_bias, now.of_patch, weights.what.T, out=now.glimpses)
+            now.glimpses.addmm_(now.of_place, weights.where.T).relu_()
+            torch.addmm(weights.core_bias, now.glimpses, weights.read.T, out=now.states)
+            if step:
+                now.states.addmm_(path.states[step - 1], weights.keep.T)
+            now.states.relu_()
+            if step + 1 < self.n_glimpses:
+                centre = self.mean(now.states).view_as(centre) + noise[step]
+        return path
+
+    def _noise(
+        self, like: Float[Tensor, "glimpse batch sample 2"], *, is_drawn: bool
+    ) -> Float[Tensor, "glimpse batch sample 2"]:
+        """How far each next place is from the mean; or, if it is random, where it is."""
+        if self.policy == "random":
+            return 2 * torch.rand_like(like) - 1
+        return self.std * torch.randn_like(like) if is_drawn else torch.zeros_like(like)
+
+    def _weights(self) -> GlimpseWeights:
+        return GlimpseWeights(
+            patch=self.of_patch.weight,
+            patch_bias=self.of_patch.bias,
+            place=self.of_place.weight,
+            place_bias=self.of_place.bias,
+            what=self.what.weight,
+            where=self.where.weight,
+            glimpse_bias=self.what.bias,
+            read=self.read.weight,
+            keep=self.keep.weight,
+            core_bias=self.read.bias,
+        )
+
+    def _log_prob(
+        self, places: Float[Tensor, "chosen rows 2"], before: Float[Tensor, "chosen rows d_hidden"]
+    ) -> Float[Tensor, "chosen rows"]:
+        off = (places - self.mean(before)) / self.std
+        return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
+
+    def set_std(self, std: float) -> None:
+        """Draw places more or less widely from now on."""
+        self.std.fill_(std)
+
+
+def _empty_path(weights: GlimpseWeights, n_glimpses: int, rows: int) -> GlimpsePath:
+    """Room for all that is computed, so that nothing has to be put together afterwards."""
+    d_glimpse, d_patch = weights.patch.shape
+    d_hidden = len(weights.keep)
+    sizes = (d_patch, 2, d_glimpse, d_glimpse, d_hidden, d_hidden)
+    return GlimpsePath(*(weights.keep.new_empty(n_glimpses, rows, size) for size in sizes))

@@ -1,0 +1,1 @@
+"""One a reproducible result: system + task + budget + the published number it stands beside."""

@@ -1,0 +1,106 @@
+"""A page of pictures: where trained systems look, beside what they reach."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from saccade.errors import UsageError
+from saccade.store.atomic import atomic_file
+from saccade.trace.draw import draw_trace
+from saccade.trace.draw_image import animate_image_trace, draw_image_trace
+from saccade.trace.trace import Trace
+from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes.opened import open_run
+from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.training.run_folder import RunFolder
+
+HEADING = """\
+# Gallery
+
+Where trained systems look. On an image an outline is a window that was looked at (or written
+through), its number the step; beside the image is what was seen, and below each what would have
+been answered. On a tape, a text or a recording the darker a cell, the more weight it had.
+"""
+
+
+START = "\n## "  # of what is said of one recipe
+
+
+class Shown(NamedTuple):
+    """One run in the gallery."""
+
+    recipe: Recipe
+    figures: dict[str, Any]
+    pictures: tuple[Path, ...]
+    moving: Path | None
+    """The first of them step by step, if it is over an image."""
+
+
+def has_pictures(folder: Path) -> bool:
+    """Whether a run's recipe has anything for a gallery."""
+    name = RunFolder(folder).manifest.get("recipe")
+    return bool(name and find_recipe(name).gallery)
+
+
+def show_run(folder: Path, pictures: Path) -> Shown:
+    """Draw the traces of a run that its recipe thinks worth showing.
+
+    Args:
+        pictures: The folder that they are drawn into.
+    """
+    run = open_run(folder)
+    recipe = run.recipe
+    if recipe.trace is None or not recipe.gallery:
+        raise UsageError(
+            f"{folder} is a run of {recipe.name}, which has no pictures for a gallery",
+            hint="leave it out",
+        )
+    pictures.mkdir(parents=True, exist_ok=True)
+    drawn, moving = [], None
+    for given in recipe.gallery:
+        for trace in recipe.trace(run, given):
+            words = re.sub(r"\W+", "-", f"{recipe.name} {given[:40]} {trace.kind}").strip("-")
+            path = pictures / f"{words}.png"
+            drawn.append(path)
+            if isinstance(trace, Trace):
+                draw_trace(trace, path)
+                continue
+            draw_image_trace(trace, path)
+            if moving is None and len(trace.steps) > 1:
+                moving = path.with_suffix(".gif")
+                animate_image_trace(trace, moving)
+    return Shown(recipe, RunFolder(folder).figures, tuple(drawn), moving)
+
+
+def write_gallery(page: Path, runs: Sequence[Path]) -> tuple[Shown, ...]:
+    """Write the page, and the pictures into a folder of its name beside it.
+
+    What the page has of other recipes stays, as rows of results do.
+    """
+    shown = tuple(show_run(run, page.with_suffix("")) for run in runs)
+    sections = _sections(page) | {each.recipe.name: _section(each, page.parent) for each in shown}
+    text = "\n".join([HEADING, *(section for _, section in sorted(sections.items()))])
+    with atomic_file(page) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return shown
+
+
+def _sections(page: Path) -> dict[str, str]:
+    """What a page that is there already says of each recipe."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    parts = text.split(START)[1:]
+    return {part.partition("\n")[0]: f"{START.lstrip()}{part.rstrip()}\n" for part in parts}
+
+
+def _section(shown: Shown, beside: Path) -> str:
+    recipe, value = shown.recipe, shown.figures.get("value")
+    reached = "" if value is None else f" It reaches {value:.4g} {recipe.metric}"
+    if reached and recipe.published is not None:
+        reached += f"; published: {recipe.published:g}"
+    lines = [f"## {recipe.name}", "", f"{recipe.about}{reached + '.' if reached else ''}", ""]
+    for path in (*shown.pictures, *filter(None, [shown.moving])):
+        lines += [f"![{recipe.about}]({path.relative_to(beside).as_posix()})", ""]
+    return "\n".join(lines)

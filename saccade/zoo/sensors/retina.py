@@ -1,0 +1,137 @@
+"""The retina: sharp where it looks, and ever coarser around.
+
+Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), section 3.1, "glimpse sensor": square patches
+around one centre, each twice as wide as the one before, all brought down to the same few pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from saccade.errors import UsageError
+from saccade.zoo.sensors.coordinates import check_images
+
+
+class SummedImages(NamedTuple):
+    """Images as sums: at each corner of the pixels' grid, all that is above it and to its left."""
+
+    sums: Float[Tensor, "batch height_and_1 width_and_1"]
+
+
+def sum_images(images: Float[Tensor, "batch height width"]) -> SummedImages:
+    """Prepare images to be looked at; once, for any number of glimpses.
+
+    >>> sum_images(torch.ones(1, 2, 2)).sums[0]
+    tensor([[0., 0., 0.],
+            [0., 1., 2.],
+            [0., 2., 4.]])
+    """
+    # In place: what is padded is a copy already, and memory is most of the work.
+    return SummedImages(functional.pad(images, (1, 0, 1, 0)).cumsum_(1).cumsum_(2))
+
+
+class Retina:
+    """Look at images around given centres, at several scales at once.
+
+    A pixel of a patch is the mean of the image over the square that it covers, for any centre, also
+    between pixels; outside of the image there is nothing. It is computed from `SummedImages` (Crow,
+    1984, https://doi.org/10.1145/800031.808600): four corners of a square give the sum of what is
+    in it, so a coarse scale costs as much as a fine one, and one bilinear sampling serves all
+    glimpses and scales of a batch. Between corners the sums of square pixels are bilinear exactly.
+
+    Where we differ: the paper does not say how a patch is made smaller; public code crops at whole
+    pixels and averages, which is what this gives there. It has a gradient for the centre, which
+    the paper has no use for.
+
+    Args:
+        size: Pixels of a patch's side, at every scale; those of the first are the image's own.
+        n_scales: How many patches, each ``growth`` times as wide as the one before.
+
+    >>> retina = Retina(size=2, n_scales=2)
+    >>> image = torch.arange(16.0).view(1, 4, 4)
+    >>> retina.look(image, torch.zeros(1, 1, 2))[0, 0]
+    tensor([[[ 5.0000,  6.0000],
+             [ 9.0000, 10.0000]],
+            [[ 2.5000,  4.5000],
+             [10.5000, 12.5000]]])
+    """
+
+    def __init__(self, *, size: int, n_scales: int = 1, growth: float = 2.0) -> None:
+        if size < 1 or n_scales < 1 or growth <= 1:
+            raise UsageError(
+                "a retina needs size and n_scales of 1 or more and growth above 1, got "
+                f"{size}, {n_scales} and {growth}",
+                hint="12 pixels at 3 scales that double is what the paper has",
+            )
+        self.size, self.n_scales, self.growth = size, n_scales, growth
+        along = torch.linspace(-0.5, 0.5, size + 1) * size  # edges of a patch's pixels, in pixels
+        edges = along * growth ** torch.arange(n_scales)[:, None]  # [scale, edge]
+        ways = (n_scales, size + 1, size + 1)
+        self.corners = torch.stack(
+            [edges[:, None].expand(ways), edges[:, :, None].expand(ways)], dim=-1
+        )  # [scale, row, column, (x, y)]
+        shrinking = 1 / growth ** (2 * torch.arange(n_scales))
+        self.shares = shrinking.repeat_interleave(size * size).view(n_scales, size, size)
+        self._made: dict[tuple[Any, ...], Tensor] = {}
+
+    @property
+    def d_patch(self) -> int:
+        """Numbers in a glimpse."""
+        return self.n_scales * self.size**2
+
+    def check(self, height: int, width: int) -> None:
+        """Refuse a patch that is larger than the image."""
+        if self.size > min(height, width):
+            raise UsageError(
+                f"a glimpse of {self.size} x {self.size} pixels is larger than the image of "
+                f"{height} x {width}",
+                hint="give a smaller patch, or larger images",
+            )
+
+    def look(
+        self, images: Float[Tensor, "batch height width"], centres: Float[Tensor, "batch glimpse 2"]
+    ) -> Float[Tensor, "batch glimpse scale row column"]:
+        """Patches of images, the finest scale first."""
+        check_images(images)
+        return self.look_again(sum_images(images), centres)
+
+    def look_again(
+        self, images: SummedImages, centres: Float[Tensor, "batch glimpse 2"]
+    ) -> Float[Tensor, "batch glimpse scale row column"]:
+        """The same, of images that are prepared."""
+        sums = images.sums
+        n, height, width = sums.shape[0], sums.shape[1] - 1, sums.shape[2] - 1
+        self.check(height, width)
+        n_glimpses, edges = centres.shape[1], self.size + 1
+        places = centres[:, :, None, None, None] + self._offsets(sums)
+        # The corners of the pixels' grid lie on the edges of the image: to torch, aligned corners.
+        # Beyond them the sums do not grow, which is why the border is what is outside.
+        found = functional.grid_sample(
+            sums[:, None],
+            places.view(n, -1, edges, 2),
+            mode="bilinear",
+            padding_mode="border",
+            align_corners=True,
+        ).view(n, n_glimpses, self.n_scales, edges, edges)
+        columns = found[..., 1:] - found[..., :-1]
+        inside = columns[..., 1:, :] - columns[..., :-1, :]
+        return inside if self.n_scales == 1 else inside * self.shares.to(sums)
+
+    def _offsets(self, sums: Tensor) -> Float[Tensor, "scale edge edge 2"]:
+        """The corners of a glimpse's pixels around its centre; made once for a size of image."""
+        _, height, width = sums.shape
+        key = (height, width, sums.dtype, sums.device)
+        if key not in self._made:
+            pixel = torch.tensor([2 / (width - 1), 2 / (height - 1)])
+            self._made[key] = (self.corners * pixel).to(sums)
+        return self._made[key]
+
+    def half_sizes(self, *, height: int, width: int) -> Float[Tensor, "scale 2"]:
+        """How far the patches reach from their centre, as (x, y)."""
+        reach = self.size * self.growth ** torch.arange(self.n_scales)
+        return reach[:, None] / torch.tensor([float(width), float(height)])

@@ -1,0 +1,1 @@
+"""What a system is trained on: readers of real data sets, and generators."""

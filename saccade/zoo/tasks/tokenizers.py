@@ -1,0 +1,191 @@
+"""The plainest coders, of whole words and of characters; saving and loading of any coder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from saccade.errors import TaskError
+from saccade.store.atomic import atomic_file
+from saccade.zoo.tasks.rare_words import MixedWords, SpelledWords
+from saccade.zoo.tasks.subwords import Subwords
+from saccade.zoo.tasks.text import JOINT, join_words, split_words
+from saccade.zoo.tasks.vocabulary import Ragged, Vocabulary
+
+# What all ways of turning text into ids have in common.
+
+
+@runtime_checkable
+class Coder(Protocol):
+    """Turns text into ids and ids into text."""
+
+    def __len__(self) -> int:
+        """How many different ids there are."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without BOS and EOS."""
+        ...
+
+    def encode_all(self, texts: Sequence[str]) -> Ragged:
+        """The same for many texts."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text up to the first EOS."""
+        ...
+
+    def unknown(self, text: str) -> list[str]:
+        """The parts of a text that its ids do not tell: words or characters never seen."""
+        ...
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """How each id is written, the symbols included: the axis of a picture."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """All that is needed to make it again, with its ``kind``."""
+        ...
+
+
+@dataclass(frozen=True)
+class WordCoder:
+    """Whole words by `split_words`; those it does not know become UNK.
+
+    >>> coder = WordCoder.build(["A dog.", "A cat."])
+    >>> coder.decode(coder.encode("A cat."))
+    'A cat.'
+    """
+
+    vocabulary: Vocabulary
+
+    @classmethod
+    def build(
+        cls, texts: Iterable[str], *, max_size: int | None = None, min_count: int = 1
+    ) -> WordCoder:
+        """The commonest words of some texts."""
+        words = map(split_words, texts)
+        return cls(Vocabulary.build(words, max_size=max_size, min_count=min_count))
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the words."""
+        return self.vocabulary.encode(split_words(text))
+
+    def encode_all(self, texts: Sequence[str]) -> Ragged:
+        """The same for many texts."""
+        return Ragged.of(map(self.encode, texts))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text up to the first EOS."""
+        return join_words(self.vocabulary.decode(ids))
+
+    def unknown(self, text: str) -> list[str]:
+        """The words that become UNK.
+
+        >>> WordCoder.build(["a cat."]).unknown("a zebra.")
+        ['zebra']
+        """
+        return [word.strip(JOINT) for word in split_words(text) if word not in self.vocabulary]
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """The word of each id."""
+        return [self.vocabulary.words[each] for each in ids]
+
+    def to_json(self) -> dict[str, Any]:
+        """Kind and words."""
+        return {"kind": "words", "words": list(self.vocabulary.words)}
+
+
+@dataclass(frozen=True)
+class CharacterCoder:
+    """One id a character.
+
+    >>> coder = CharacterCoder.build(["print(1)"])
+    >>> coder.decode(coder.encode("print(2)"))
+    'print(<unk>)'
+    """
+
+    vocabulary: Vocabulary
+
+    @classmethod
+    def build(cls, texts: Iterable[str]) -> CharacterCoder:
+        """All characters of some texts."""
+        return cls(Vocabulary.build(texts))
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the characters."""
+        return self.vocabulary.encode(text)
+
+    def encode_all(self, texts: Sequence[str]) -> Ragged:
+        """The same for many texts."""
+        return self.vocabulary.encode_all(texts)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text up to the first EOS."""
+        return "".join(self.vocabulary.decode(ids))
+
+    def unknown(self, text: str) -> list[str]:
+        """The characters that become UNK."""
+        return [each for each in text if each not in self.vocabulary]
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """The character of each id."""
+        return [self.vocabulary.words[each] for each in ids]
+
+    def to_json(self) -> dict[str, Any]:
+        """Kind and characters."""
+        return {"kind": "characters", "words": list(self.vocabulary.words)}
+
+
+def save_coder(path: str | Path, coder: Coder) -> None:
+    """Write a coder as JSON, whole or not at all."""
+    with atomic_file(path) as temporary:
+        text = json.dumps(coder.to_json(), ensure_ascii=False, indent=1)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def load_coder(path: str | Path) -> Coder:
+    """Read a coder that `save_coder` wrote, of whatever kind."""
+    try:
+        held = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TaskError(
+            f"could not read {path}: {error.strerror or error}", hint="check the path"
+        ) from error
+    except ValueError as error:
+        raise TaskError(f"{path} is damaged: {error}", hint="take another copy of it") from error
+    return coder_from_json(held, str(path))
+
+
+def coder_from_json(held: Any, where: str = "this") -> Coder:
+    """Make a coder of what its ``to_json`` gave."""
+    kind = held.get("kind") if isinstance(held, dict) else None
+    try:
+        if kind == "words":
+            return WordCoder(Vocabulary(tuple(held["words"])))
+        if kind == "characters":
+            return CharacterCoder(Vocabulary(tuple(held["words"])))
+        if kind == "mixed":
+            return MixedWords(Vocabulary(tuple(held["words"])))
+        if kind == "spelled":
+            return SpelledWords(Vocabulary(tuple(held["words"])))
+        if kind in ("bpe", "wordpiece"):
+            return Subwords.from_json(held)
+    except KeyError as error:
+        raise TaskError(
+            f"{where} is damaged: it has no {error}", hint="take another copy of it"
+        ) from error
+    raise TaskError(
+        f"{where} is no coder: expected the kind words, characters, mixed, spelled, bpe or "
+        f"wordpiece, got {kind!r}",
+        hint="check the path",
+    )

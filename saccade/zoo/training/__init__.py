@@ -1,0 +1,1 @@
+"""The one training loop: resume, progress, clipping, schedules, several processes."""

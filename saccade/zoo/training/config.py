@@ -1,0 +1,228 @@
+"""What can be set about a training. Apart from the loop, so that `--help` needs no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+from saccade.errors import UsageError
+
+# Which values a setting may have: named ranges for annotations, and the one place that checks.
+#
+# A setting is a field of a dataclass. Its range stands in its annotation, where a reader looks for
+# it; a float is finite wherever it stands. Upper bounds are far above what anyone trains on one
+# machine: they catch a slip of the hand before it becomes hours of allocating memory.
+
+
+@dataclass(frozen=True)
+class Ascending:
+    """Marks a pair whose first value must not be above the second."""
+
+
+Width = Annotated[int, Ge(1), Le(2**16)]
+"""Units of a layer, numbers of a vector."""
+Side = Annotated[int, Ge(1), Le(4096)]
+"""Pixels."""
+Few = Annotated[int, Ge(1), Le(1000)]
+"""Layers, heads, glimpses: what is counted on fingers and computed one after the other."""
+FewOrNone = Annotated[int, Ge(0), Le(1000)]
+Many = Annotated[int, Ge(1), Le(10**8)]
+"""Examples of a set, tokens of a batch, words of a vocabulary."""
+Batch = Annotated[int, Ge(1), Le(2**16)]
+"""Examples that are held in memory at once."""
+ManyOrNone = Annotated[int, Ge(0), Le(10**9)]
+"""Steps, epochs: 0 stands for no limit."""
+Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
+"""torch's generator on a CPU drops all other bits."""
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+"""A part of the whole, none and all included."""
+Part = Annotated[float, Gt(0), Lt(1)]
+"""A part of the whole that leaves something on both sides."""
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+"""Dropout: what is left out must not be everything. Averages that follow slowly."""
+Span = Annotated[tuple[Few, Few], Ascending()]
+"""The least and the most."""
+Widths = Annotated[tuple[Width, ...], MinLen(1)]
+Fews = Annotated[tuple[Few, ...], MinLen(1)]
+Positives = Annotated[tuple[Positive, ...], MinLen(1)]
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def problems_in(settings: Any) -> list[str]:
+    """What is wrong with the values of a dataclass's fields, each as ``name: ...``.
+
+    >>> @dataclass
+    ... class Sizes:
+    ...     d_model: Width = 0
+    ...     dropout: BelowOne = float("nan")
+    >>> problems_in(Sizes())
+    ['d_model: expected 1 or more, got 0', 'dropout: expected a finite number, got nan']
+    """
+    kinds = kinds_of(type(settings))
+    found = {
+        field.name: problem_of(getattr(settings, field.name), kinds[field.name])
+        for field in fields(settings)
+    }
+    return [f"{name}: {problem}" for name, problem in found.items() if problem]
+
+
+@cache
+def kinds_of(settings: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, with their ranges."""
+    return get_type_hints(settings, include_extras=True)
+
+
+def problem_of(value: Any, kind: Any) -> str:
+    """How a value misses a type with a range; empty when it does not.
+
+    >>> problem_of(0.9, tuple[Share, Share]), problem_of((0.9, 2.0), tuple[Share, Share])
+    ('expected several values, got 0.9', 'expected at most 1, got 2.0')
+    """
+    limits: list[Any] = []
+    if get_origin(kind) is Annotated:
+        kind, *limits = get_args(kind)
+    problem = _wrong_type(value, kind)
+    if problem:
+        return problem
+    return next((told for limit in limits if (told := _beyond(value, limit))), "")
+
+
+def _wrong_type(value: Any, kind: Any) -> str:
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "" if value in inside else _told(f"one of {', '.join(map(str, inside))};", value)
+    if origin in (Union, UnionType):
+        told = [problem_of(value, each) for each in inside if each is not NoneType]
+        return "" if "" in told or (value is None and NoneType in inside) else told[0]
+    if origin is tuple:
+        return _wrong_values(value, inside)
+    if kind is float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not math.isfinite(value):
+            return _told("a finite number,", value)
+        return "" if is_number else _told("a number,", value)
+    if kind not in _NAMES or type(value) is kind:
+        return ""
+    return _told(f"{_NAMES[kind]},", value)
+
+
+def _wrong_values(values: Any, kinds: tuple[Any, ...]) -> str:
+    if not isinstance(values, tuple):
+        return _told("several values,", values)
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(values)
+    if len(values) != len(kinds):
+        return _told(f"{len(kinds)} values,", values)
+    told = (problem_of(value, kind) for value, kind in zip(values, kinds, strict=True))
+    return next((problem for problem in told if problem), "")
+
+
+def _beyond(value: Any, limit: Any) -> str:
+    """How a value of the right type misses one limit."""
+    match limit:
+        case Ge(ge=least) if value < least:  # pyright: ignore[reportOperatorIssue]
+            return _told(f"{least} or more,", value)
+        case Gt(gt=bound) if value <= bound:  # pyright: ignore[reportOperatorIssue]
+            return _told(f"more than {bound},", value)
+        case Le(le=most) if value > most:  # pyright: ignore[reportOperatorIssue]
+            return _told(f"at most {most},", value)
+        case Lt(lt=bound) if value >= bound:  # pyright: ignore[reportOperatorIssue]
+            return _told(f"less than {bound},", value)
+        case MinLen(min_length=least) if len(value) < least:
+            return f"expected at least {least} value{'s' * (least > 1)}, got none"
+        case Ascending() if value[0] > value[1]:
+            return _told("the smaller value first,", value)
+        case _:
+            return ""
+
+
+def _told(expected: str, value: Any) -> str:
+    shown = repr(value)
+    return f"expected {expected} got {shown[:60]}{'...' * (len(shown) > 60)}"
+
+
+Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "muon"]
+Schedule = Literal["constant", "warmup-inverse-sqrt", "linear", "cosine", "plateau-halving"]
+Precision = Literal["float32", "bfloat16"]
+
+# These say how long and where, not how: a run may be taken up again with others.
+FREE = frozenset({"minutes", "checkpoint_minutes", "device"})
+# Schedules whose rates do not depend on when the end comes, so that it may be put off, too.
+OPEN_ENDED = frozenset({"constant", "warmup-inverse-sqrt", "plateau-halving"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a system is trained. It ends at whichever of epochs, steps and minutes comes first.
+
+    With none of the three nothing is trained: right for a system that is made by counting.
+    """
+
+    epochs: ManyOrNone = 0
+    """How many times through the data; 0: no limit."""
+    steps: ManyOrNone = 0
+    """How many optimiser steps; 0: no limit."""
+    minutes: NonNegative = 0.0
+    """How long, validation included; 0: no limit."""
+    optimiser: Optimiser = "adam"
+    """adam, adamw, sgd, rmsprop, or muon on matrices with adam on the rest."""
+    learning_rate: Positive = 1e-3
+    """The highest rate of the schedule."""
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    """How slowly adam's two averages follow the gradient and its square."""
+    momentum: BelowOne = 0.0
+    """Of sgd and rmsprop; muon's is 0.95."""
+    weight_decay: NonNegative = 0.0
+    """Pulls matrices (not biases) towards zero; with adamw and muon apart from the gradient."""
+    clip: NonNegative = 1.0
+    """The gradient's norm is cut to this; 0: never."""
+    schedule: Schedule = "constant"
+    """constant, warmup-inverse-sqrt, linear and cosine (both to zero), or plateau-halving."""
+    warmup: ManyOrNone = 0
+    """Over how many steps the rate rises from zero."""
+    halve_after: Many = 1
+    """plateau-halving: halve the rate after so many validations without a better score."""
+    validate_steps: ManyOrNone = 0
+    """Validate after so many steps; 0: after every epoch."""
+    patience: ManyOrNone = 0
+    """End after so many validations without a better score; 0: never."""
+    precision: Precision = "float32"
+    """bfloat16: matrix products of a step are rounded to 8 bits; weights and sums are not."""
+    average_last: FewOrNone = 0
+    """Average the weights of the last so many validations, and keep that if it is better."""
+    log_steps: Many = 50
+    """A line in the log for every so many steps."""
+    checkpoint_minutes: NonNegative = 5.0
+    """A killed run loses at most this much."""
+    seed: Seed = 0
+    """Of everything that is drawn at random."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        wrong = _problems(self)
+        if wrong:
+            raise UsageError(
+                f"{len(wrong)} problem{'s' * (len(wrong) > 1)} in the training's settings: "
+                + "; ".join(wrong),
+                hint="`saccade recipes NAME` shows what can be set",
+            )
+
+    def may_change(self) -> frozenset[str]:
+        """Fields in which a run that is taken up again may differ from what it began with."""
+        return FREE | ({"epochs", "steps"} if self.schedule in OPEN_ENDED else frozenset())
+
+
+def _problems(config: TrainConfig) -> list[str]:
+    wrong = problems_in(config)
+    if config.schedule == "warmup-inverse-sqrt" and config.warmup == 0:
+        wrong.append("warmup: the schedule warmup-inverse-sqrt needs 1 or more, got 0")
+    return wrong

@@ -1,0 +1,177 @@
+"""What the loop needs to know of a system to train it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from saccade.distributed import Processes
+from saccade.zoo.training.config import TrainConfig
+
+# Easy things first: a training whose data gets harder when validation says that it may.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curriculum:
+    """Data in stages; the next one begins when the scores of this one are good enough.
+
+    A curriculum that goes by the clock needs none of this: let ``Job.batches`` look at the epoch.
+    """
+
+    n_stages: int
+    """Stages are numbered from 0; the last is what the system is judged by."""
+    batches: Callable[[int, int], Iterable[Any]]
+    """``batches(epoch, stage)``: the same for the same two numbers."""
+    is_passed: Callable[[Sequence[Mapping[str, float]], int], bool]
+    """``is_passed(scores, stage)``: whether it is done, from its validations, the latest last."""
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class LossOut(NamedTuple):
+    """The loss of a batch."""
+
+    loss: Float[Tensor, ""]
+    """To be minimised: a mean over ``n`` units, so that parts of a batch can be put together."""
+    n: int
+    """How many units (tokens, images, ...) it is the mean of."""
+    logged: Mapping[str, Float[Tensor, ""] | float] = NOTHING
+    """More means over the same units, for the log; the same names at every step."""
+
+
+class Carried(NamedTuple):
+    """What a loss remembers from step to step: the state of an RNN that reads on, for instance.
+
+    A run that is taken up again must have it, too. The rows of the batch are on the first axis.
+    """
+
+    read: Callable[[], Mapping[str, Tensor]]
+    write: Callable[[Mapping[str, Tensor]], None]
+    """Given what ``read`` gave; nothing at all means: forget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A system, what it is trained on, and what tells how good it is.
+
+    A batch is a tensor, or a tuple, NamedTuple, list or dict of them, with the rows of the batch on
+    the first axis of each.
+    """
+
+    model: nn.Module
+    batches: Callable[[int], Iterable[Any]] | Curriculum
+    """``batches(epoch)``: the same in the same order for the same epoch; epochs count from 0."""
+    loss: Callable[[nn.Module, Any], LossOut]
+    validate: Callable[[nn.Module], Mapping[str, float]]
+    """Scores on held-out data; called without gradients, in eval mode, in the first process."""
+    score: str
+    """The score to watch, a key of what ``validate`` gives."""
+    is_better: Literal["less", "more"]
+    """Which way the score is better."""
+    config: TrainConfig
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """What a run must keep beside the weights, as JSON: a vocabulary, for instance."""
+    before_step: Callable[[nn.Module, int], None] | None = None
+    """Called before each step with its number: a temperature that falls, a row kept at zero."""
+    is_done: Callable[[Mapping[str, float]], bool] | None = None
+    """Whether these scores are all that was wanted, so that training can end."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Factors on the learning rate for weights whose names begin so."""
+    carried: Carried | None = None
+    """What the loss remembers from step to step beside the model's own buffers."""
+    has_idle_weights: bool = False
+    """Some weights take no part in some steps; several processes must know."""
+
+    def batches_of(self, epoch: int, stage: int) -> Iterable[Any]:
+        """The batches of an epoch, at a stage of the curriculum if there is one."""
+        if isinstance(self.batches, Curriculum):
+            return self.batches.batches(epoch, stage)
+        return self.batches(epoch)
+
+    def beats(self, score: float, best: float | None) -> bool:
+        """Whether a score is better than the best one so far."""
+        if best is None:
+            return True
+        return score < best if self.is_better == "less" else score > best
+
+
+# A batch shared by processes: each takes some of its rows, and the gradient is that of the whole.
+#
+# The loss of the whole is the mean over all its units. A mean of the processes' means would be
+# something else whenever they differ in the number of their units, so each weighs by its own.
+
+# Buffers are the same everywhere and stay so. Newer versions of torch warn of the older name.
+_SYNC = "forward_sync_buffers"
+_IS_NEW = _SYNC in signature(DistributedDataParallel).parameters
+NO_SYNC: dict[str, Any] = {_SYNC if _IS_NEW else "broadcast_buffers": False}
+
+
+class Share(NamedTuple):
+    """The rows of a batch that one process takes."""
+
+    batch: Any
+    is_idle: bool
+    """There were too few rows: this is a row of another process, and must count for nothing."""
+
+
+def share_of(batch: Any, processes: Processes) -> Share:
+    """Every world-th row, beginning with the process's own number.
+
+    >>> share_of({"x": torch.arange(5)}, Processes(rank=1, world=2)).batch
+    {'x': tensor([1, 3])}
+    """
+    if processes.world == 1:
+        return Share(batch, is_idle=False)
+    n_rows = min(
+        len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()
+    )
+    is_idle = processes.rank >= n_rows
+    rows = slice(0, 1) if is_idle else slice(processes.rank, None, processes.world)
+    return Share(tree_map_only(Tensor, lambda x: x[rows] if x.dim() else x, batch), is_idle)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """The batch on a device; what is no tensor stays as it is."""
+    if device.type == "cpu":
+        return batch
+    return tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), batch)
+
+
+class JobLoss(nn.Module):
+    """A job's loss as a module, so that its gradients can be shared whatever it calls inside."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.model = job.model
+        self._loss = job.loss
+
+    def forward(self, batch: Any) -> LossOut:
+        """The loss of a batch."""
+        return self._loss(self.model, batch)
+
+
+def shared_loss(job: Job, processes: Processes, device: torch.device) -> nn.Module:
+    """The job's loss; with several processes its gradients are means over them.
+
+    Buffers are left alone: each process has its own rows, and so its own carried states.
+    """
+    loss = JobLoss(job)
+    if processes.world == 1:
+        return loss
+    return DistributedDataParallel(
+        loss,
+        device_ids=[device] if device.type == "cuda" else None,
+        find_unused_parameters=job.has_idle_weights,
+        gradient_as_bucket_view=True,
+        **NO_SYNC,
+    )

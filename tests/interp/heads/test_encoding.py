@@ -1,0 +1,69 @@
+"""A text begins as the tokenizer begins a prompt; which of its tokens are text."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from saccade.interp.heads.encoding import Encoding, text_ids
+
+BOS, EOS, EXTRA = 1, 2, 3
+WORDS = {"<unk>": 0, "<s>": BOS, "</s>": EOS, "<chat>": EXTRA, "a": 5, "cat": 7, "sat": 11}
+
+
+def tokenizer_with(template: str | None) -> PreTrainedTokenizerFast:
+    """A tokenizer of words that adds what a template says."""
+    backend = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if template is not None:
+        special = [(name, WORDS[name]) for name in ("<s>", "</s>", "<chat>")]
+        backend.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=special
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        additional_special_tokens=["<chat>"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "prefix"),
+    [
+        (None, ()),
+        ("$A", ()),
+        ("<s> $A", (BOS,)),
+        ("<s> <chat> $A", (BOS, EXTRA)),
+        ("$A </s>", ()),
+        ("<s> $A </s>", (BOS,)),
+    ],
+)
+def test_the_prefix_is_what_the_tokenizer_puts_in_front_and_nothing_ends_a_prompt(template, prefix):
+    tokenizer = tokenizer_with(template)
+    encoding = Encoding.of(tokenizer)
+    assert encoding.prefix == prefix
+    assert text_ids(tokenizer, encoding, "cat sat").tolist() == [[*prefix, 7, 11]]
+    whole = tokenizer("cat sat").input_ids
+    assert whole[: len(prefix) + 2] == [*prefix, 7, 11]
+
+
+def test_special_tokens_and_the_first_position_are_no_text():
+    encoding = Encoding.of(tokenizer_with("<s> $A"))
+    ids = torch.tensor([[BOS, 7, EOS, 11, EXTRA], [7, 11, 5, 0, 5]])
+    expected = [[False, True, False, True, False], [False, True, True, False, True]]
+    assert encoding.is_text(ids).tolist() == expected
+
+
+def test_the_whole_prefix_is_no_text_and_one_token_is_left_out_without_any():
+    ids = torch.full((2, 5), 7)
+    assert Encoding(prefix=(1, 3)).is_text(ids).sum(1).tolist() == [3, 3]
+    assert Encoding.of(None).is_text(ids).sum(1).tolist() == [4, 4]
+
+
+def test_a_prompt_of_the_little_model_is_what_its_tokenizer_makes_of_it(stories):
+    text = "Once upon a time there was a cat."
+    assert stories.encode(text)[0].tolist() == stories.tokenizer(text).input_ids
+    assert stories.encoding.prefix == (stories.tokenizer.bos_token_id,)
+    assert stories.prefix == ("<s>",)

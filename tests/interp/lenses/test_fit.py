@@ -1,0 +1,148 @@
+"""Fitting as a whole: the same lens twice, no data needed, nothing lost, nothing peeked at."""
+
+import errno
+import hashlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from saccade.distributed import Processes
+from saccade.errors import CorpusError, StoreError, UsageError
+from saccade.interp.lenses.batches import CorpusBatches, SelfBatches
+from saccade.interp.lenses.fit import fit_lenses
+from saccade.interp.lenses.fit_config import FitConfig
+from saccade.interp.lenses.gather import gather
+from saccade.store.paths import cache_dir
+from saccade.store.tensors import write_tensors
+
+ROWS = 15
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+
+
+def tensors(lenses):
+    named = {"constant": lenses.constant}
+    for layer, lens in lenses.by_layer.items():
+        named |= {f"{layer}.{name}": value for name, value in lens.state_dict().items()}
+    return named
+
+
+def assert_same(one, other):
+    for mine, theirs in ((tensors(one), tensors(other)), (one.quality, other.quality)):
+        assert mine.keys() == theirs.keys()
+    assert all(torch.equal(value, tensors(other)[name]) for name, value in tensors(one).items())
+    assert one.quality == other.quality
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"method": "polish", "steps": 3}, {"kind": "tuned"}, {"method": "train", "steps": 2}],
+    ids=["closed-form", "polish", "tuned", "train"],
+)
+def test_the_same_fit_twice_gives_the_same_lenses(stories, story_file, settings):
+    config = FitConfig(tokens=1100, window=31, rows=7, **settings)
+    one, other = (fit_lenses(stories, story_file, config) for _ in range(2))
+    assert_same(one, other)
+    assert one.made == other.made
+    assert not list((cache_dir() / "unfinished").iterdir())  # done: nothing is left to go on with
+
+
+def test_every_lens_comes_with_its_figures_and_its_origin(stories, story_file):
+    lenses = fit_lenses(stories, story_file, FitConfig(tokens=1100, window=31))
+    assert len(lenses.sites) == stories.n_heads == 40
+    for site in lenses.sites:
+        figures = lenses.quality_of(*site)
+        assert 0 < figures["kl"] < 6 and -1 < figures["gain"] < 3
+    made = lenses.made
+    assert made.corpus == str(story_file) and made.n_tokens == 1100 // 30 * 30
+    assert made.prefix == ("<s>",)  # one of the 31 tokens of a window
+    assert made.model_fingerprint == stories.fingerprint
+    assert made.settings["window"] == 31 and set(made.versions) >= {"torch", "transformers"}
+
+
+def test_no_data_is_needed_where_the_model_writes_its_own(stories):
+    stages = []
+    config = FitConfig(tokens=1700)
+    lenses = fit_lenses(stories, config=config, progress=lambda *each: stages.append(each))
+    assert lenses.made.corpus == "self" and lenses.made.n_tokens == 1728  # whole rows of 96
+    assert stages[-1] == ("reading", 1, 1)
+    gains = [lenses.quality_of(*site)["gain"] for site in lenses.sites]
+    assert sum(gains) / len(gains) > 0.1
+
+
+def test_sampled_text_is_told_apart_by_its_seed(stories):
+    one, other = (SelfBatches(stories, 3, 3, 11, seed=seed) for seed in (0, 1))
+    assert one.fingerprint != other.fingerprint
+    assert not torch.equal(one.read(0).ids, other.read(0).ids)
+
+
+def test_held_out_rows_are_never_in_the_sums(stories, corpus):
+    batches = CorpusBatches(stories, corpus, ROWS)
+    held = batches.held_out_rows()
+    assert held.nonzero()[:, 0].tolist() == list(range(141, 150))  # the last sixteenth
+    found = gather(stories, batches, processes=Processes())
+    changed = corpus.windows.clone()
+    changed[held] = 7
+    others = CorpusBatches(stories, replace(corpus, windows=changed), ROWS)
+    other = gather(stories, others, processes=Processes())
+    sums, same = found.statistics.sums, other.statistics.sums
+    assert all(torch.equal(sums[name], same[name]) for name in sums)
+    assert found.statistics.n == int((~held).sum()) * 30  # every other of 61 positions
+    assert not torch.equal(found.sample.final, other.sample.final)
+
+
+@pytest.mark.parametrize(("n_rows", "expected"), [(2, [1]), (16, [15]), (33, [15, 31])])
+def test_of_sampled_text_every_sixteenth_row_is_held_out(stories, n_rows, expected):
+    batches = SelfBatches(stories, n_rows, 5, 11, seed=0)
+    assert batches.held_out_rows().nonzero()[:, 0].tolist() == expected
+    assert len(batches) == -(-n_rows // 5)
+
+
+def test_a_text_of_one_window_cannot_be_fitted_on_and_chosen_with(stories, tmp_path):
+    (tmp_path / "short.txt").write_text("Once upon a time there was a little girl. " * 3)
+    with pytest.raises(UsageError, match="holds one window of 23 tokens, and two are needed"):
+        fit_lenses(stories, tmp_path / "short.txt", FitConfig(window=23, tokens=46))
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(CorpusError, match="holds no text"):
+        fit_lenses(stories, tmp_path / "empty.txt", FitConfig(window=31, tokens=62))
+
+
+def test_tuned_lenses_are_solved_for_the_asked_layers_only(stories, story_file):
+    config = FitConfig(kind="tuned", layers=(1, 3), tokens=700, window=31)
+    assert set(fit_lenses(stories, story_file, config).by_layer) == {1, 3}
+
+
+def digest(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_a_full_disk_leaves_the_old_lenses_and_the_work_that_was_done(
+    stories, story_file, tmp_path, monkeypatch
+):
+    out = tmp_path / "lens"
+    config = FitConfig(tokens=1100, window=31)
+    old = fit_lenses(stories, story_file, FitConfig(tokens=700, window=31), save_to=out)
+    before = digest(out)
+
+    def full(path, tensors):
+        if path.parent.name == out.name:  # the checkpoint is on another disk
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_tensors(path, tensors)
+
+    reads = []
+    read = CorpusBatches.read
+    monkeypatch.setattr(CorpusBatches, "read", lambda *each: reads.append(each) or read(*each))
+    with monkeypatch.context() as patched:
+        patched.setattr("saccade.store.folder.write_tensors", full)
+        with pytest.raises(StoreError, match=r"could not write .*lens: no space left on device"):
+            fit_lenses(stories, story_file, config, save_to=out)
+    assert digest(out) == before
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["lens"]
+    n_batches = len(reads)
+    new = fit_lenses(stories, story_file, config, save_to=out)
+    assert len(reads) == n_batches  # the text was not read again
+    assert digest(out) != before and not torch.equal(new.constant, old.constant)

@@ -1,0 +1,68 @@
+"""What cannot be fitted is refused before any text is read, with the reason."""
+
+import pytest
+
+from saccade.errors import UsageError
+from saccade.interp.lenses.fit import checked, fit_lenses
+from saccade.interp.lenses.fit_config import FitConfig
+
+
+def unchecked(**settings):
+    """Settings as they come where nobody checks types."""
+    config = FitConfig()
+    for name, value in settings.items():
+        object.__setattr__(config, name, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tokens": 511}, "tokens: 511 is less than 512"),
+        ({"window": 1, "rows": 0}, "window: 1 is less than 2; rows: 0 is less than 1"),
+        ({"steps": -1}, "steps: -1 is less than 0"),
+        ({"learning_rate": -0.1}, "learning_rate: -0.1 is less than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate: nan is less than 0"),
+        ({"objective": "input"}, "objective: closed-form minimises kl, not input; use train"),
+        ({"kind": "dense"}, "method: a dense lens has no closed form; use train"),
+        ({"kind": "dense", "method": "polish"}, "a dense lens cannot be polished; use train"),
+        ({"layers": (1,)}, "layers: the closed form gives all layers at once"),
+        ({"layers": (5,), "method": "train"}, "no layer 5: .* has heads in layers 0-4"),
+        ({"kind": "heads"}, "no lens kind 'heads': known are"),
+        ({"objective": "KL"}, "no objective 'KL': known are"),
+        ({"method": "polished"}, r"method: 'polished' is none of .* \(did you mean 'polish'\?\)"),
+        ({"over": "heads"}, "over: 'heads' is none of head, layer"),
+        ({"positions": "first"}, "positions: 'first' is none of all, last"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_with_the_reason(stories, settings, words):
+    with pytest.raises(UsageError, match=words) as raised:
+        fit_lenses(stories, "never read.txt", unchecked(**settings))
+    assert raised.value.hint
+
+
+def test_all_problems_are_told_at_once(stories):
+    config = unchecked(method="publish", rows=0, kind="dense", over="all")
+    with pytest.raises(UsageError) as raised:
+        checked(stories, config)
+    problems = str(raised.value).split("; ")
+    assert [each.split(":")[0] for each in problems] == ["method", "over", "rows"]
+
+
+def test_what_goes_together_passes_unchanged(stories):
+    for settings in ({}, {"method": "polish"}, {"kind": "tuned", "layers": (0, 4)}):
+        assert checked(stories, FitConfig(**settings)) == FitConfig(**settings)
+    for kind in ("head", "dense", "tuned"):
+        config = FitConfig(method="train", kind=kind, objective="input", layers=(2,))
+        assert checked(stories, config) == config
+
+
+def test_the_published_recipe_is_of_the_dense_lens(stories):
+    assert checked(stories, FitConfig(method="published")).kind == "dense"
+
+
+def test_text_that_the_model_writes_has_windows_of_its_own(stories):
+    config = FitConfig(tokens=300)
+    assert checked(stories, config, is_own_text=True) == config
+    with pytest.raises(UsageError, match="tokens: 300 is less than 512"):
+        checked(stories, config)

@@ -1,0 +1,173 @@
+"""Fidelity is measured, shown, and kept with the lenses."""
+
+import copy
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from saccade.errors import LensError, UsageError
+from saccade.interp.lenses.jacobian_lens import fit_jacobian
+from saccade.interp.lenses.lens_set import add_quality, load_lenses
+from saccade.interp.lenses.residual_lenses import baseline_lenses
+from saccade.interp.studies.fidelity.comparison import compare_kinds
+from saccade.interp.studies.fidelity.config import FidelityConfig
+from saccade.interp.studies.fidelity.measure import measure_fidelity
+
+QUICK = FidelityConfig(windows=9, window=17, basis_windows=3, directions=5, control=4)
+
+
+@pytest.fixture(scope="module")
+def progress():
+    return []
+
+
+@pytest.fixture(scope="module")
+def fidelity(story_lenses, unseen, progress):
+    return measure_fidelity(
+        story_lenses,
+        unseen,
+        layers=[1, 4],
+        heads=[2, 5],
+        config=QUICK,
+        progress=lambda *each: progress.append(each),
+    )
+
+
+def test_every_head_has_every_figure_with_its_interval(fidelity, progress):
+    assert [(each.layer, each.head) for each in fidelity.heads] == [(1, 2), (1, 5), (4, 2), (4, 5)]
+    for each in fidelity.heads:
+        assert each.effect > 0
+        for name in (
+            "ablation",
+            "alignment",
+            "raw_ablation",
+            "raw_alignment",
+            "spearman",
+            "control",
+        ):
+            found = getattr(each, name)
+            assert -1 <= found.low <= found.value + 1e-6 <= found.high + 2e-6 <= 1 + 4e-6, name
+    stage, done, total = progress[-1]
+    assert (stage, done) == ("touching heads", total)
+
+
+def test_the_mean_is_that_of_the_heads_and_the_lead_is_over_the_unembedding(fidelity):
+    own = sum(each.ablation.value for each in fidelity.heads) / 4
+    raw = sum(each.raw_ablation.value for each in fidelity.heads) / 4
+    assert fidelity.mean["ablation"].value == pytest.approx(own, abs=1e-6)
+    assert fidelity.mean["ablation_over_raw"].value == pytest.approx(own - raw, abs=1e-6)
+
+
+def test_the_table_marks_heads_that_are_not_above_the_unembedding(fidelity):
+    from rich.console import Console
+
+    console = Console(width=200, file=io.StringIO())
+    console.print(fidelity.to_table())
+    rows = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
+    for each, row in zip(fidelity.heads, rows[:4], strict=True):
+        assert f"{each.layer}.{each.head}" in row
+        assert ("*" in row) == (not each.is_above_raw)
+    assert "mean" in rows[-1]
+
+
+def test_json_is_plain_numbers(fidelity):
+    found = json.loads(fidelity.to_json())
+    assert found["heads"][0]["ablation"].keys() == {"value", "low", "high"}
+    assert found["mean"]["alignment"]["low"] <= found["mean"]["alignment"]["high"]
+
+
+def test_figures_are_kept_with_the_lenses_layer_by_layer(story_lenses, fidelity, stories, tmp_path):
+    one = replace(fidelity, heads=fidelity.heads[:1])
+    other = replace(fidelity, heads=fidelity.heads[1:])
+    story_lenses.save(path := tmp_path / "lens")
+    measured = load_lenses(path, stories)
+    for part in (one, other):
+        add_quality(path, measured, part.quality())
+    again = load_lenses(path, stories)
+    for each in fidelity.heads:
+        found = again.quality_of(each.layer, each.head)
+        assert found["ablation"] == pytest.approx(each.ablation.value, abs=1e-5)
+        assert {"kl", "gain", "alignment", "spearman"} <= found.keys()
+    assert "ablation" not in again.quality_of(1, 0)  # not measured
+    assert "ablation" not in again.quality_of(2, 7)
+    assert again.quality_of(0, 0).keys() == {"kl", "gain"}
+
+
+def test_metrics_do_not_overwrite_lenses_that_were_fitted_meanwhile(
+    story_lenses, fidelity, stories, tmp_path
+):
+    story_lenses.save(path := tmp_path / "lens")
+    measured = load_lenses(path, stories)
+    newer = replace(story_lenses, by_layer=copy.deepcopy(story_lenses.by_layer))
+    newer.by_layer[2].weight.data.mul_(1.5)
+    replace(newer, made=replace(newer.made, n_tokens=4096)).save(path)
+    with pytest.raises(LensError, match="was fitted anew while they were measured"):
+        add_quality(path, measured, fidelity.quality())
+    found = load_lenses(path, stories)
+    assert found.made.n_tokens == 4096
+    assert torch.equal(found.by_layer[2].weight, newer.by_layer[2].weight)
+    assert "ablation" not in found.quality
+
+
+def test_a_reading_shows_the_fidelity_of_each_lens(story_lenses, fidelity, stories, tmp_path):
+    story_lenses.save(path := tmp_path / "lens")
+    add_quality(path, load_lenses(path, stories), fidelity.quality())
+    reading = load_lenses(path, stories).read("Once upon a time")
+    known = reading.at(4, 5)
+    assert known.fidelity == pytest.approx(fidelity.heads[-1].ablation.value, abs=1e-5)
+    assert reading.at(0, 0).fidelity is None
+    assert f"fidelity {known.fidelity:+.2f}" in reading.to_table(heads=99)
+    assert "its fidelity is" in reading.to_html()
+    assert "fidelity" not in story_lenses.read("Once upon a time").to_table(heads=99)
+
+
+def test_without_directions_the_basis_is_left_out(story_lenses, unseen):
+    found = measure_fidelity(
+        story_lenses, unseen, layers=[0], heads=[0], config=replace(QUICK, directions=0)
+    )
+    assert found.heads[0].spearman is None
+    assert "spearman" not in found.quality()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"window": 4}, "windows of 4 tokens"),
+        ({"windows": 1}, "cannot measure on 1 windows"),
+        ({"window": 62}, "two of 62 are needed"),
+    ],
+)
+def test_too_little_text_is_refused(story_lenses, unseen, change, words):
+    with pytest.raises(UsageError, match=words):
+        measure_fidelity(story_lenses, unseen, layers=[0], config=replace(QUICK, **change))
+
+
+def test_a_layer_without_a_lens_is_refused(story_lenses, unseen):
+    some = replace(story_lenses, by_layer={0: story_lenses.by_layer[0]})
+    with pytest.raises(LensError, match="no lens for layer 3"):
+        measure_fidelity(some, unseen, layers=[3], config=QUICK)
+
+
+def test_kinds_are_put_to_the_same_test(stories, story_lenses, story_corpus, unseen):
+    text = story_corpus(slice(0, 60)).windows
+    jacobian = fit_jacobian(stories, text, story_lenses.constant, layers=[4])
+    every = {
+        "unembedding": baseline_lenses(stories, "logit-head"),
+        "closed form": story_lenses,
+        "jacobian": replace(story_lenses, by_layer=dict(jacobian)),
+    }
+    kinds = compare_kinds(every, unseen, layers=[4], config=QUICK)
+    rows = {row.name: row for row in kinds.rows}
+    assert list(rows) == list(every)
+    # The last layer: only its feed-forward part lies between a head and the words.
+    assert rows["jacobian"].ablation.value > 0.5
+    assert rows["closed form"].kl.value < rows["unembedding"].kl.value
+    # One head of a layer is one head, whichever way it is measured.
+    alone = measure_fidelity(story_lenses, unseen, layers=[4], config=QUICK)
+    assert rows["closed form"].ablation.value == pytest.approx(alone.mean["ablation"].value)
+    assert rows["unembedding"].alignment.value == pytest.approx(alone.mean["raw_alignment"].value)
+    assert json.loads(kinds.to_json())["kinds"][2]["name"] == "jacobian"
+    assert torch.isfinite(torch.tensor([row.kl.value for row in kinds.rows])).all()

@@ -1,0 +1,86 @@
+"""The figures of fidelity are what their definitions say."""
+
+import scipy.stats
+import torch
+
+from saccade.interp.lenses.held_out import sample_words
+from saccade.interp.studies.fidelity.geometry import (
+    agreement,
+    divergence,
+    estimate,
+    resampled,
+    resampled_means,
+    spearman,
+)
+
+N, WORDS = 7, 13
+
+
+def logits(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_divergence_is_torchs_own():
+    before, after = logits(0, N, WORDS), logits(1, N, WORDS)
+    expected = torch.nn.functional.kl_div(
+        after.log_softmax(-1), before.log_softmax(-1), reduction="none", log_target=True
+    ).sum(-1)
+    torch.testing.assert_close(divergence(before, after, torch.zeros(WORDS)), expected)
+
+
+def test_sampled_words_give_the_divergence_of_all_of_them():
+    """1,500 of 5,000 words, most of the mass among them for certain."""
+    before = 3 * logits(0, N, 5000)
+    after = before + 0.3 * logits(1, N, 5000)
+    exact = divergence(before, after, torch.zeros(5000))
+    p = before.softmax(-1)
+    words = sample_words(
+        p.amax(0), p.mean(0), n_words=1500, generator=torch.Generator().manual_seed(0)
+    )
+    found = divergence(before[:, words.ids], after[:, words.ids], words.log_weight)
+    torch.testing.assert_close(found, exact, rtol=0.15, atol=0.0)
+    assert (found >= 0).all()
+
+
+def test_agreement_is_the_weighted_correlation_word_by_word():
+    said, before, after = (logits(seed, N, WORDS).double() for seed in range(3))
+    found = agreement(said, before, after, log_weight=torch.zeros(WORDS).double()).cosine()
+    for row in range(N):
+        p, q = before[row].softmax(-1), after[row].softmax(-1)
+        w = [(float(a) + float(b)) / 2 for a, b in zip(p, q, strict=True)]
+        s = [float(x) for x in said[row].log_softmax(-1)]
+        t = [float(x) for x in (after[row] - before[row]).log_softmax(-1)]
+        mean_s = sum(a * b for a, b in zip(w, s, strict=True))
+        mean_t = sum(a * b for a, b in zip(w, t, strict=True))
+        st = sum(a * (b - mean_s) * (c - mean_t) for a, b, c in zip(w, s, t, strict=True))
+        ss = sum(a * (b - mean_s) ** 2 for a, b in zip(w, s, strict=True))
+        tt = sum(a * (c - mean_t) ** 2 for a, c in zip(w, t, strict=True))
+        assert abs(float(found[row]) - st / (ss * tt) ** 0.5) < 1e-9
+
+
+def test_a_lens_that_says_the_truth_at_any_scale_and_offset_agrees_fully():
+    before, after = logits(0, N, WORDS), logits(1, N, WORDS)
+    none = torch.zeros(WORDS)
+    truth = agreement(0.2 * (after - before) + 5.0, before, after, log_weight=none).cosine()
+    lie = agreement(before - after, before, after, log_weight=none).cosine()
+    torch.testing.assert_close(truth, torch.ones(N))
+    torch.testing.assert_close(lie, -torch.ones(N))
+    silent = agreement(torch.zeros(N, WORDS), before, after, log_weight=none).cosine()
+    assert (silent == 0).all()
+
+
+def test_spearman_is_scipys():
+    a, b = logits(0, 3, WORDS), logits(1, 3, WORDS)
+    expected = [float(scipy.stats.spearmanr(x, y).statistic) for x, y in zip(a, b, strict=True)]
+    torch.testing.assert_close(spearman(a, b), torch.tensor(expected))
+
+
+def test_an_interval_holds_the_figure_and_narrows_with_more_text():
+    figures = 0.5 + logits(0, 400, 1)
+    few, many = (estimate(resampled_means(figures[:n])[:, 0]) for n in (25, 400))
+    for found, n in ((few, 25), (many, 400)):
+        assert found.low < found.value < found.high
+        # The textbook interval of a mean.
+        error = float(figures[:n].std()) / n**0.5
+        assert abs((found.high - found.low) / (2 * 1.96 * error) - 1) < 0.15
+    assert resampled(5).sum(1).unique().tolist() == [5.0]

@@ -1,0 +1,139 @@
+"""A recipe is run, and its run opened again without its data."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from saccade.errors import RecipeError, StoreError, TrainingError
+from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes.opened import OpenRun, open_run
+from saccade.zoo.recipes.running import (
+    command_for,
+    evaluate_run,
+    settings_of_run,
+    train_recipe,
+    write_ensemble,
+)
+from saccade.zoo.recipes.settings import with_settings
+from saccade.zoo.training.loop import train
+from saccade.zoo.training.run_folder import RunFolder
+
+
+def run_of(tiny, folder, *words):
+    train_recipe(tiny, folder, settings=with_settings(tiny.settings, ["epochs=1", *words]))
+    return folder
+
+
+def test_a_run_leaves_its_figure(tiny, tiny_run):
+    figures = RunFolder(tiny_run).figures
+    assert figures["recipe"] == "tiny-mirror" and figures["metric"] == "right"
+    assert figures["value"] == figures["test"]["right"] > 0.8
+    manifest = RunFolder(tiny_run).manifest
+    assert manifest["settings"]["training"]["epochs"] == 12 and "config" not in manifest
+    assert manifest["command"] == "saccade train tiny-mirror --set training.epochs=12"
+
+
+def test_an_opened_run_gives_the_same_figure(tiny, tiny_run):
+    run = open_run(tiny_run)
+    assert run.recipe is tiny and run.settings.training.epochs == 12
+    assert not run.model.training and not any(w.requires_grad for w in run.model.parameters())
+    assert evaluate_run(run)["value"] == RunFolder(tiny_run).figures["value"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_another(tiny, tmp_path):
+    folders = [
+        run_of(tiny, tmp_path / name, f"seed={seed}")
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    first, again, other = (open_run(folder).model.state_dict() for folder in folders)
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert not all(torch.equal(value, other[name]) for name, value in first.items())
+
+
+def test_several_runs_are_used_together(tiny, tmp_path):
+    folders = [run_of(tiny, tmp_path / f"s{seed}", f"seed={seed}") for seed in (1, 2, 3)]
+    run = open_run(folders)
+    assert len(run.models) == 3
+    with pytest.raises(RecipeError, match="tiny-mirror cannot do this with 3 runs together"):
+        run.model  # noqa: B018
+    write_ensemble(tmp_path / "all", folders, evaluate_run(run))
+    manifest = RunFolder(tmp_path / "all").manifest
+    assert manifest["runs"] == ["s1", "s2", "s3"]
+    train_one = "saccade train tiny-mirror --set training.epochs=1 --set training.seed=1"
+    assert manifest["command"].startswith(f"{train_one} --out runs/tiny-mirror-1 && saccade train")
+    assert manifest["command"].endswith(
+        "&& saccade eval " + " ".join(f"runs/tiny-mirror-{number}" for number in (1, 2, 3))
+    )
+    with pytest.raises(TrainingError, match="all is there already"):
+        write_ensemble(tmp_path / "all", folders, {})
+    wider = run_of(tiny, tmp_path / "wide", "d_model=17")
+    with pytest.raises(RecipeError, match="d_model: the run has 13, asked for is 17"):
+        open_run([folders[0], wider])
+    other = run_of(tiny, tmp_path / "other", "letters=xyz")
+    with pytest.raises(RecipeError, match="what they kept differs"):
+        open_run([folders[0], other])
+
+
+def test_a_run_that_is_there_is_refused_before_any_data_is_read(tiny, tiny_run):
+    def build(settings, data):
+        raise AssertionError("minutes are spent")
+
+    with pytest.raises(TrainingError, match="is there already"):
+        train_recipe(replace(tiny, build=build), tiny_run)
+
+
+def test_the_settings_of_a_run_are_found_again(tiny, tiny_run, tmp_path):
+    assert settings_of_run(tiny, tiny_run).training.epochs == 12
+    assert settings_of_run(tiny, tmp_path / "new") == tiny.settings
+    with pytest.raises(RecipeError, match="tiny is a run of tiny-mirror, not of other"):
+        settings_of_run(replace(tiny, name="other"), tiny_run)
+
+
+def test_the_command_says_what_differs_and_can_be_pasted(tiny):
+    words = ["letters=a b", "betas=0.5,0.6", "training.minutes=3"]
+    settings = with_settings(tiny.settings, words)
+    assert command_for(tiny, settings) == (
+        "saccade train tiny-mirror --set 'letters=a b' --set training.minutes=3.0 "
+        "--set training.betas=0.5,0.6"
+    )
+    assert command_for(tiny, tiny.settings, n_processes=2) == (
+        "torchrun --nproc-per-node=2 -m saccade train tiny-mirror"
+    )
+
+
+def test_what_is_no_finished_run_of_a_recipe_is_refused(tiny, tiny_run, tmp_path):
+    with pytest.raises(TrainingError, match=r"nothing is no run of saccade: no such folder"):
+        open_run(tmp_path / "nothing")
+    shutil.copytree(tiny_run, tmp_path / "young")
+    shutil.rmtree(tmp_path / "young" / "best")
+    with pytest.raises(TrainingError, match="young has no weights yet"):
+        open_run(tmp_path / "young")
+    shutil.copytree(tiny_run, tmp_path / "odd")
+    manifest = json.loads((tmp_path / "odd" / "manifest.json").read_text())
+    del manifest["sha256"]  # as an earlier version wrote it
+    (tmp_path / "odd" / "manifest.json").write_text(json.dumps({**manifest, "recipe": "gone"}))
+    with pytest.raises(RecipeError, match="there is no recipe 'gone'"):
+        open_run(tmp_path / "odd")
+    (tmp_path / "odd" / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(TrainingError, match="odd has format 99, this saccade reads up to 1"):
+        open_run(tmp_path / "odd")
+    (tmp_path / "odd" / "manifest.json").write_text("{")
+    with pytest.raises(StoreError, match=r"manifest.json is damaged: expected JSON"):
+        open_run(tmp_path / "odd")
+
+
+def test_a_run_without_a_recipe_is_for_the_code_that_made_it(tiny, tmp_path):
+    train(tiny.build(with_settings(tiny.settings, ["epochs=1"]), None), tmp_path / "run")
+    with pytest.raises(RecipeError, match="run was not made by a recipe"):
+        open_run(tmp_path / "run")
+
+
+def test_a_recipe_that_does_not_give_its_metric_says_so(tiny, tiny_run):
+    run = open_run(tiny_run)
+    odd = replace(find_recipe("tiny-mirror"), metric="bleu")
+    other = OpenRun(recipe=odd, settings=run.settings, kept=run.kept, models=run.models)
+    with pytest.raises(RecipeError, match="gives no 'bleu', it gives right, letters"):
+        evaluate_run(other)
