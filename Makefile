@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c 
 SOURCES := $(wildcard saccade tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check-format format lint types pytest bench clean
+.PHONY: help setup demo test check-format format lint types pytest index bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "%-14s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ types: $(STAMP) ## the type checker
 
 pytest: $(STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+index: $(STAMP) ## write the index of recipes from their classes
+	$(BIN)/python -c "from saccade.zoo.recipes.registry import INDEX, written_index; from pathlib import Path; Path('saccade/zoo/recipes', INDEX).write_text(written_index(), encoding='utf-8')"
 
 bench: $(STAMP) ## measure what the README claims; prints JSON
 	$(BIN)/python bench/lens_fit.py

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from saccade.processor import prepare_for_long_work
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.taping import bit_batch, bit_loss, machine_model
+from saccade.zoo.recipes.memory_machines import bit_batch, bit_loss
+from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.tasks.memory_tasks import BitBatch
 from saccade.zoo.training.optim import make_optimiser
 
@@ -27,8 +27,9 @@ LENGTH, ROUNDS = 10, 3
 def ntm_over_loop(*, rounds: int = ROUNDS) -> dict[str, float]:
     """The ratio, and what it is made of."""
     torch.manual_seed(0)
-    settings = find_recipe("ntm-copy").settings
-    model = machine_model(settings).train()
+    recipe = find_recipe("ntm-copy")
+    settings = recipe.settings
+    model = recipe.restore(settings, {}).train()
     batch = bit_batch(settings, 0, batch=settings.batch, seed=0, length=LENGTH)
     optimiser = make_optimiser(model, settings.training)
 

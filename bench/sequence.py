@@ -43,10 +43,8 @@ from saccade.zoo.decoding.beam import beam
 from saccade.zoo.models.bahdanau import BahdanauTranslator
 from saccade.zoo.models.transformer import Transformer
 from saccade.zoo.objectives.likelihood import token_loss
-from saccade.zoo.recipes.bahdanau_multi30k import BahdanauSettings
-from saccade.zoo.recipes.coders import Coders
-from saccade.zoo.recipes.transformer_multi30k import TransformerSettings
-from saccade.zoo.recipes.translating import token_loss_out
+from saccade.zoo.recipes.translation import Coders, token_loss_out
+from saccade.zoo.recipes.translators import BahdanauSettings, TransformerSettings
 from saccade.zoo.tasks.multi30k import read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.vocabulary import EOS, Padded

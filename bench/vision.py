@@ -28,8 +28,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from saccade.processor import prepare_for_long_work
 from saccade.zoo.models.ram import Ram
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.glimpsing import ram_loss, ram_model
+from saccade.zoo.recipes.ram_recipes import ram_loss
+from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.sensors.retina import Retina, sum_images
 from saccade.zoo.tasks.mnist import ImageBatch
 from saccade.zoo.training.optim import make_optimiser
@@ -169,8 +169,9 @@ def _products(
 def measure_step(name: str, *, rounds: int) -> dict[str, float]:
     """A training step of a recipe against its floor."""
     torch.manual_seed(0)
-    settings = find_recipe(name).settings
-    model = ram_model(settings).train()
+    recipe = find_recipe(name)
+    settings = recipe.settings
+    model = recipe.restore(settings, {}).train()
     images = torch.rand(settings.batch, settings.size, settings.size)
     labels = torch.randint(0, 10, (settings.batch,))
     batch = ImageBatch(images, labels, torch.zeros(settings.batch, 1, 4))

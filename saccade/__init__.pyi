@@ -33,12 +33,11 @@ from .interp.lenses.lens_set import Lenses, load_lenses
 from .interp.lenses.reading import Reading
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
 from .viewer.notebook import show
-from .zoo.recipes.finding import all_recipes, find_recipe, register_recipe
-from .zoo.recipes.opened import OpenRun, open_run
 from .zoo.recipes.recipe import Recipe
-from .zoo.recipes.running import evaluate_run, train_recipe
+from .zoo.recipes.registry import all_recipes, find_recipe, register_recipe
+from .zoo.recipes.run import TrainedRun, evaluate_run, load_run, train_recipe
 from .zoo.training.config import TrainConfig
-from .zoo.training.job import Job, LossOut
+from .zoo.training.job import Job, LossOut, to_device_of
 
 __version__: str
 
@@ -59,7 +58,6 @@ __all__ = [
     "LossOut",
     "MissingPackageError",
     "ModelError",
-    "OpenRun",
     "Patch",
     "Reading",
     "Recipe",
@@ -70,6 +68,7 @@ __all__ = [
     "TaskError",
     "Trace",
     "TrainConfig",
+    "TrainedRun",
     "TrainingError",
     "UsageError",
     "__version__",
@@ -80,11 +79,11 @@ __all__ = [
     "fit_lenses",
     "intervene",
     "load_lenses",
+    "load_run",
     "load_trace",
     "mean_z",
     "merge_lenses",
     "open_model",
-    "open_run",
     "push_lenses",
     "read_corpus",
     "register_lens",
@@ -92,6 +91,7 @@ __all__ = [
     "register_recipe",
     "save_trace",
     "show",
+    "to_device_of",
     "train_recipe",
     "wrap_model",
 ]

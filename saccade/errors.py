@@ -1,5 +1,8 @@
 """The errors a user can meet: each says what was expected, what was found and what to do next."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class SaccadeError(Exception):
     """A mistake or a failure that the user can do something about.
@@ -58,3 +61,15 @@ class StoreError(SaccadeError):
 
 class MissingPackageError(SaccadeError):
     """An optional package that this command needs and that is not installed."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The hint for a name that is not known: the nearest one that is, if any is near.
+
+    >>> suggest("gtp2", ["gpt2", "llama"])
+    "did you mean 'gpt2'?"
+    >>> suggest("x", ["gpt2", "llama"])
+    ''
+    """
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -16,8 +16,8 @@ STORY = "One day, Lily saw a big red ball. She liked the ball, and she played wi
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The guide's one block of Python, as a file; what it registers is forgotten afterwards."""
-    from saccade.interp.lenses import lens
     from saccade.interp.lenses import gradient as objectives
+    from saccade.interp.lenses import lens
 
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(lens, "_KINDS", {kind: lens.lens_kind(kind) for kind in lens.lens_kinds()})
@@ -50,7 +50,7 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
 
 def test_a_recipe_of_ones_own_is_trained_and_traced(tmp_path, capsys, monkeypatch):
     from saccade.cli.main import main
-    from saccade.zoo.recipes import finding
+    from saccade.zoo.recipes import registry as finding
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(finding, "_REGISTERED", {})

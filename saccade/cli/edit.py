@@ -7,27 +7,108 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode
-from saccade.cli.places import read_head, read_place, read_positions, read_scaled
+from saccade.cli.options import (
+    ModelName,
+    TrustRemoteCode,
+    read_head,
+    read_place,
+    read_positions,
+    read_scaled,
+)
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.studies.edit.asked_edit import AskedChange
     from saccade.interp.studies.edit.edit_file import Edit
     from saccade.interp.studies.edit.search import FoundEdit, SearchSpace, UnrelatedText
 
-EXAMPLES = """
+
+# What `saccade edit` tells of an edit: what the model says without it and with it.
+
+TOP = 5  # words of a prediction
+
+
+def facts_of(
+    model: LanguageModel, edit: Edit, prompt: str, *, word: int | None, say: int
+) -> dict[str, Any]:
+    """The model's predictions after a prompt, and what it goes on with, before and after.
+
+    Args:
+        word: whose probability is told; without it, the word that is likeliest before.
+    """
+    from saccade.interp.studies.edit.edit_file import describe
+    from saccade.interp.studies.prompts import go_on
+
+    plain = _chances(model, prompt)
+    says = go_on(model, prompt, say)
+    with edit.applied(model):
+        edited = _chances(model, prompt)
+        says_edited = go_on(model, prompt, say)
+    word = int(plain.argmax()) if word is None else word
+    facts: dict[str, Any] = {
+        "model": model.name,
+        "prompt": prompt,
+        "about": edit.about,
+        "changes": [describe(each) for each in edit.changes],
+        "word": model.words([word])[0],
+        "before": float(plain[word]),
+        "after": float(edited[word]),
+        "predicts": _top(model, plain),
+        "predicts_edited": _top(model, edited),
+    }
+    return facts | ({"says": says, "says_edited": says_edited} if say else {})
+
+
+def lines_of(facts: dict[str, Any]) -> str:
+    """The same for people."""
+    from saccade.interp.lenses.reading_table import dotted
+
+    done = ", ".join(facts["changes"])
+    times = facts["after"] / max(facts["before"], 1e-30)
+    effect = (
+        f"{dotted(facts['word'])}: {100 * facts['before']:.2f}% -> {100 * facts['after']:.2f}% "
+        f"({times:.1f} times)"
+    )
+    if "unrelated_perplexity" in facts:
+        effect += f"; perplexity of unrelated text {100 * facts['unrelated_perplexity']:+.2f}%"
+    lines = [done if facts["about"] == done else f"{facts['about']}: {done}", effect]
+    for name, key in (("predicts", "predicts"), ("with the edit", "predicts_edited")):
+        shown = "  ".join(f"{dotted(word)} {100 * p:.0f}%" for word, p in facts[key])
+        lines.append(f"{name:<14} {shown}")
+    for name, key in (("says", "says"), ("with the edit", "says_edited")):
+        if key in facts:
+            lines.append(f"{name:<14} {' '.join(facts[key].split())}")
+    return "\n".join(lines)
+
+
+def _chances(model: LanguageModel, prompt: str) -> Float[Tensor, " d_vocab"]:
+    from saccade.interp.heads.capture import capture
+
+    final = capture(model, model.encode(prompt), layers=[]).final[0, -1]
+    return model.unembedding.logits(final).float().softmax(-1)
+
+
+def _top(model: LanguageModel, chances: Float[Tensor, " d_vocab"]) -> list[tuple[str, float]]:
+    best = chances.topk(TOP)
+    words = model.words(best.indices.tolist())
+    return list(zip(words, best.values.tolist(), strict=True))
+
+
+EDIT_EXAMPLES = """
 saccade edit "The capital of the country of Big Ben is" --memory England --for London --out my-edit
 saccade edit "The Eiffel Tower is located in the city of" --ablate 23.4 --ablate 29.1 --say 12
 """
 
 
-def run(
+def edit(
     prompt: Annotated[str, typer.Argument(help="What the model reads.")],
     memory: Annotated[
         str | None, typer.Option(help="Inject this word or text, that the model should think of.")
@@ -112,7 +193,6 @@ def run(
     ablated, patched = ([read_head(each) for each in some or []] for some in (ablate, patch))
     scaled = [read_scaled(each) for each in scale or []]
 
-    from saccade.cli.edit_report import facts_of, lines_of
     from saccade.interp.heads.model import open_model
     from saccade.interp.studies.edit.asked_edit import AskedChange
     from saccade.interp.studies.edit.edit_file import load_edit

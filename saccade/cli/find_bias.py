@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from saccade.interp.studies.bias.bias_words import Suite
     from saccade.interp.studies.bias.report import Bias
 
-EXAMPLES = """
+FIND_BIAS_EXAMPLES = """
 saccade find-bias --suite occupations --png bias.png
 saccade find-bias --words she,her,hers --against he,him,his --prompts prompts.txt --json
 """
 
 
-def run(
+def find_bias(
     suite: Annotated[
         str,
         typer.Option(

@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.plugins import load_plugin
+from saccade.cli.options import load_plugin
 from saccade.cli.results import RUNS, finished_runs
 from saccade.errors import UsageError
 
-EXAMPLES = """
+GALLERY_EXAMPLES = """
 saccade gallery
 saccade gallery runs/edram-cluttered100 runs/draw-mnist --out my-gallery.md --json
 """
 
 
-def run(
+def gallery(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(help="Run folders; all that are done in runs/ and have pictures without."),

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.plugins import load_plugin
+from saccade.cli.options import load_plugin
 
 if TYPE_CHECKING:
     from saccade.zoo.metrics.sequence_metrics import LengthBucket
 
-EXAMPLES = """
+LENGTHS_EXAMPLES = """
 saccade lengths runs/seq2seq-multi30k runs/bahdanau-multi30k --png by-length.png
 saccade lengths runs/transformer-multi30k --json
 """
 
 
-def run(
+def lengths(
     runs: Annotated[list[Path], typer.Argument(help="Folders of translators; a curve for each.")],
     png: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
     data: Annotated[

@@ -1,10 +1,9 @@
 """`saccade`: the command line.
 
-A command is a file here with two names: `EXAMPLES`, two lines that can be pasted, and `run`, a
-function with typer's annotations whose docstring is the help. It imports torch, and whatever
-imports torch, inside `run` only. It prints data to stdout and anything else to stderr, returns
-nothing, and raises a `SaccadeError` for what the user can do something about. `COMMANDS` below
-gives it its name.
+A file here holds a group of commands. Each is a function with typer's annotations, whose docstring
+is the help, beside two examples that can be pasted. It imports torch, and whatever imports torch,
+inside its body only. It prints data to stdout and anything else to stderr, returns nothing, and
+raises a `SaccadeError` for what the user can do something about. The tables below name them.
 """
 
 from __future__ import annotations
@@ -14,93 +13,125 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from typer.main import get_command
 
 from saccade import __version__
-from saccade.cli import (
-    data_fetch,
-    data_list,
-    demo,
-    edit,
-    find_bias,
-    gallery,
+from saccade.cli.data_commands import DATA_FETCH_EXAMPLES, DATA_LIST_EXAMPLES, data_fetch, data_list
+from saccade.cli.edit import EDIT_EXAMPLES, edit
+from saccade.cli.fidelity_commands import (
+    LENS_FIDELITY_EXAMPLES,
+    LENS_TRANSFER_EXAMPLES,
+    lens_fidelity,
+    lens_transfer,
+)
+from saccade.cli.find_bias import FIND_BIAS_EXAMPLES, find_bias
+from saccade.cli.gallery import GALLERY_EXAMPLES, gallery
+from saccade.cli.guard_commands import (
+    GUARD_EVAL_EXAMPLES,
+    GUARD_FIT_EXAMPLES,
+    GUARD_SCORE_EXAMPLES,
     guard_eval,
     guard_fit,
     guard_score,
+)
+from saccade.cli.heads_commands import (
+    HEADS_RANK_EXAMPLES,
+    HEADS_ROLES_EXAMPLES,
     heads_rank,
     heads_roles,
-    lengths,
+)
+from saccade.cli.lengths import LENGTHS_EXAMPLES, lengths
+from saccade.cli.lens_commands import (
+    LENS_EVAL_EXAMPLES,
+    LENS_FIT_EXAMPLES,
+    LENS_LIST_EXAMPLES,
+    LENS_MERGE_EXAMPLES,
+    LENS_PUSH_EXAMPLES,
     lens_eval,
-    lens_fidelity,
     lens_fit,
     lens_list,
     lens_merge,
     lens_push,
-    lens_transfer,
-    model,
-    plot,
-    read,
-    recipes,
-    rescore,
-    results,
-    sample,
-    systems,
-    trace,
-    train,
-    translate,
-    view,
 )
-from saccade.cli import eval as evaluate
+from saccade.cli.model_commands import DEMO_EXAMPLES, MODEL_EXAMPLES, demo, show_model
 from saccade.cli.options import strict
+from saccade.cli.read import READ_EXAMPLES, read
+from saccade.cli.results import RESULTS_EXAMPLES, results
+from saccade.cli.run_commands import (
+    RESCORE_EXAMPLES,
+    SAMPLE_EXAMPLES,
+    TRANSLATE_EXAMPLES,
+    rescore,
+    sample,
+    translate,
+)
+from saccade.cli.systems import SYSTEMS_EXAMPLES, systems
+from saccade.cli.trace_commands import PLOT_EXAMPLES, TRACE_EXAMPLES, plot, trace
+from saccade.cli.train_commands import (
+    EVAL_EXAMPLES,
+    RECIPES_EXAMPLES,
+    TRAIN_EXAMPLES,
+    evaluate,
+    show_recipes,
+    train,
+)
+from saccade.cli.view import VIEW_EXAMPLES, view
 from saccade.errors import SaccadeError, StoreError, UsageError
 
-COMMANDS: dict[str, ModuleType] = {
-    "read": read,
-    "view": view,
-    "model": model,
-    "demo": demo,
-    "find-bias": find_bias,
-    "edit": edit,
-    "recipes": recipes,
-    "train": train,
-    "eval": evaluate,
-    "trace": trace,
-    "plot": plot,
-    "gallery": gallery,
-    "lengths": lengths,
-    "rescore": rescore,
-    "translate": translate,
-    "sample": sample,
-    "results": results,
-    "systems": systems,
-}
-LENS_COMMANDS: dict[str, ModuleType] = {
-    "fit": lens_fit,
-    "eval": lens_eval,
-    "fidelity": lens_fidelity,
-    "transfer": lens_transfer,
-    "merge": lens_merge,
-    "push": lens_push,
-    "list": lens_list,
-}
-HEADS_COMMANDS: dict[str, ModuleType] = {
-    "rank": heads_rank,
-    "roles": heads_roles,
-}
-GUARD_COMMANDS: dict[str, ModuleType] = {
-    "fit": guard_fit,
-    "score": guard_score,
-    "eval": guard_eval,
-}
-DATA_COMMANDS: dict[str, ModuleType] = {
-    "list": data_list,
-    "fetch": data_fetch,
-}
 
+class Command(NamedTuple):
+    """A function with typer's annotations, whose docstring is the help, and two examples."""
+
+    run: Callable[..., None]
+    examples: str
+    """Two lines that can be pasted."""
+
+
+COMMANDS = {
+    "read": Command(read, READ_EXAMPLES),
+    "view": Command(view, VIEW_EXAMPLES),
+    "model": Command(show_model, MODEL_EXAMPLES),
+    "demo": Command(demo, DEMO_EXAMPLES),
+    "find-bias": Command(find_bias, FIND_BIAS_EXAMPLES),
+    "edit": Command(edit, EDIT_EXAMPLES),
+    "recipes": Command(show_recipes, RECIPES_EXAMPLES),
+    "train": Command(train, TRAIN_EXAMPLES),
+    "eval": Command(evaluate, EVAL_EXAMPLES),
+    "trace": Command(trace, TRACE_EXAMPLES),
+    "plot": Command(plot, PLOT_EXAMPLES),
+    "gallery": Command(gallery, GALLERY_EXAMPLES),
+    "lengths": Command(lengths, LENGTHS_EXAMPLES),
+    "rescore": Command(rescore, RESCORE_EXAMPLES),
+    "translate": Command(translate, TRANSLATE_EXAMPLES),
+    "sample": Command(sample, SAMPLE_EXAMPLES),
+    "results": Command(results, RESULTS_EXAMPLES),
+    "systems": Command(systems, SYSTEMS_EXAMPLES),
+}
+LENS_COMMANDS = {
+    "fit": Command(lens_fit, LENS_FIT_EXAMPLES),
+    "eval": Command(lens_eval, LENS_EVAL_EXAMPLES),
+    "fidelity": Command(lens_fidelity, LENS_FIDELITY_EXAMPLES),
+    "transfer": Command(lens_transfer, LENS_TRANSFER_EXAMPLES),
+    "merge": Command(lens_merge, LENS_MERGE_EXAMPLES),
+    "push": Command(lens_push, LENS_PUSH_EXAMPLES),
+    "list": Command(lens_list, LENS_LIST_EXAMPLES),
+}
+HEADS_COMMANDS = {
+    "rank": Command(heads_rank, HEADS_RANK_EXAMPLES),
+    "roles": Command(heads_roles, HEADS_ROLES_EXAMPLES),
+}
+GUARD_COMMANDS = {
+    "fit": Command(guard_fit, GUARD_FIT_EXAMPLES),
+    "score": Command(guard_score, GUARD_SCORE_EXAMPLES),
+    "eval": Command(guard_eval, GUARD_EVAL_EXAMPLES),
+}
+DATA_COMMANDS = {
+    "list": Command(data_list, DATA_LIST_EXAMPLES),
+    "fetch": Command(data_fetch, DATA_FETCH_EXAMPLES),
+}
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 MISUSE = 2
 MOST_SHOWN = 1000  # characters of a message, which may quote a whole file
@@ -125,7 +156,7 @@ def paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
-def new_app(commands: dict[str, ModuleType], *, help_: str, epilog: str) -> typer.Typer:
+def new_app(commands: dict[str, Command], *, help_: str, epilog: str) -> typer.Typer:
     """An app of these commands; without one, it shows its help."""
     app = typer.Typer(
         help=help_,
@@ -136,7 +167,7 @@ def new_app(commands: dict[str, ModuleType], *, help_: str, epilog: str) -> type
     )
     for name, command in commands.items():
         app.command(
-            name, help=paragraphs(command.run.__doc__ or ""), epilog=examples(command.EXAMPLES)
+            name, help=paragraphs(command.run.__doc__ or ""), epilog=examples(command.examples)
         )(strict(command.run))
     return app
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import math
+import re
+import sys
 import textwrap
 from collections.abc import Callable
 from copy import copy
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 from annotated_types import Ge, Le
 
 from saccade.cli.text_input import STDIN
 from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
 
 ModelName = Annotated[
     str | None, typer.Option(help="A hub name or a folder; the small default without it.")
@@ -180,3 +187,95 @@ def _option(field: Any, config: type) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, *ranges, typer.Option(help=help_)],
     )
+
+
+# Load a file of the user's own that registers a lens, an objective or a recipe.
+
+
+def load_plugin(path: Path | None) -> None:
+    """Run the file, so that what it registers is known; nothing without one."""
+    if path is None:
+        return
+    spec = importlib.util.spec_from_file_location(f"saccade_plugin_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"no plugin at {path}", hint="give a Python file that registers something")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up the types of their fields
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code raises
+        raise UsageError(
+            f"the plugin {path} fails: {type(error).__name__}: {error}",
+            hint="`saccade --debug ...` shows where",
+        ) from error
+
+
+# How heads, layers and tokens are written on the command line: 9.8, 9, "3,-1".
+
+
+def read_place(text: str) -> tuple[int, int | None]:
+    """A head, or a layer.
+
+    >>> read_place("9.8"), read_place("12")
+    ((9, 8), (12, None))
+    """
+    found = re.fullmatch(r"(\d+)(?:\.(\d+))?", text.strip())
+    if found is None:
+        raise UsageError(
+            f"{text!r} is no place of a model",
+            hint="write a head as layer.head, such as 9.8, and a layer as 9",
+        )
+    return int(found[1]), None if found[2] is None else int(found[2])
+
+
+def read_head(text: str) -> tuple[int, int]:
+    """A head.
+
+    >>> read_head("9.8")
+    (9, 8)
+    """
+    layer, head = read_place(text)
+    if head is None:
+        raise UsageError(
+            f"{text!r} is a layer, not a head", hint=f"write layer.head, such as {layer}.0"
+        )
+    return layer, head
+
+
+def read_scaled(text: str) -> tuple[tuple[int, int], float]:
+    """A head, and the factor it is scaled by.
+
+    >>> read_scaled("9.8=0.5")
+    ((9, 8), 0.5)
+    """
+    head, _, factor = text.partition("=")
+    try:
+        return read_head(head), float(factor)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} names no head with a factor", hint="write layer.head=factor, as in 9.8=0.5"
+        ) from error
+
+
+def read_positions(text: str, prompt: str, model: LanguageModel) -> tuple[int, ...] | None:
+    """Tokens of a prompt, counted from its end; None for all of them, and all behind them.
+
+    Args:
+        text: "all", "last", numbers between commas (from 0, or from the end below 0), or words of
+            the prompt, for their last token.
+    """
+    from saccade.interp.studies.prompts import last_token_of
+
+    if text in ("all", "last"):
+        return None if text == "all" else (-1,)
+    if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text):
+        return (last_token_of(model, prompt, text),)
+    n_tokens = model.encode(prompt).shape[1]
+    asked = [int(each) for each in text.split(",")]
+    for position in asked:
+        if not -n_tokens <= position < n_tokens:
+            raise UsageError(
+                f"there is no position {position}: the prompt has {n_tokens} tokens",
+                hint=f"give one of 0 to {n_tokens - 1}, or of -{n_tokens} to -1 from the end",
+            )
+    return tuple(sorted({p if p < 0 else p - n_tokens for p in asked}))

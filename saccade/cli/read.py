@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
-from saccade.cli.plugins import load_plugin
+from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, refuse_trusted_stdin
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import UsageError
 
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.reading import HeadReading, Reading
 
-EXAMPLES = """
+READ_EXAMPLES = """
 saccade read "The Eiffel Tower is located in the city of"
 saccade read - --layer 29 --json < prompt.txt
 """
 
 
-def run(
+def read(
     text: Annotated[str, typer.Argument(help="What the model reads; - takes it from stdin.")],
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,

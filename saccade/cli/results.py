@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.plugins import load_plugin
+from saccade.cli.options import load_plugin
 from saccade.errors import UsageError
 
-EXAMPLES = """
+RESULTS_EXAMPLES = """
 saccade results
 saccade results runs/bahdanau-multi30k runs/seq2seq --out docs --json
 """
 RUNS = Path("runs")
 
 
-def run(
+def results(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Run folders; all that are done in runs/ without.")
     ] = None,

@@ -14,13 +14,13 @@ from saccade.errors import UsageError
 if TYPE_CHECKING:
     from saccade.zoo.recipes.systems import Standing, System
 
-EXAMPLES = """
+SYSTEMS_EXAMPLES = """
 saccade systems
 saccade systems M --json
 """
 
 
-def run(
+def systems(
     group: Annotated[
         str | None,
         typer.Argument(metavar="NUMBER", help="Show one system (M7), or those of a letter (M)."),
@@ -32,14 +32,14 @@ def run(
 
     Ours are those of results.json, which `saccade results` writes.
     """
-    from saccade.zoo.recipes.finding import all_recipes
+    from saccade.zoo.recipes.registry import list_recipes
     from saccade.zoo.recipes.results import JSON_FILE, read_results
     from saccade.zoo.recipes.systems import all_systems, as_dict, standings
 
     chosen = _chosen(all_systems(), group)
     if not (results / JSON_FILE).exists():
         typer.echo(f"no {results / JSON_FILE} here: our numbers are left out", err=True)
-    rows, recipes = read_results(results), all_recipes()
+    rows, recipes = read_results(results), list_recipes()
     found = [(each, standings(each, recipes, rows)) for each in chosen]
     if as_json:
         typer.echo(json.dumps([as_dict(*each) for each in found], ensure_ascii=False))

@@ -20,7 +20,7 @@ import typer
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
-    from saccade.zoo.recipes.opened import OpenRun
+    from saccade.zoo.recipes.run import TrainedRun
 
 STDIN = "-"
 MOST_PROMPT = 1 << 20
@@ -79,9 +79,11 @@ def stdin_lines() -> Iterator[str]:
         yield _decoded(start, f"line {number} of stdin")
 
 
-def note_unknown(run: OpenRun, texts: Sequence[str]) -> list[list[str]]:
+def note_unknown(
+    run: TrainedRun, texts: Sequence[str], *, data: Path | None = None
+) -> list[list[str]]:
     """The words of each text that a run does not know, told on stderr."""
-    unknown = [run.unknown_words(text) for text in texts]
+    unknown = [run.unknown_words(text, data=data) for text in texts]
     if every := list(dict.fromkeys(word for words in unknown for word in words)):
         shown = ", ".join(map(repr, every[:NAMED])) + ", ..." * (len(every) > NAMED)
         typer.echo(f"note: {len(every)} unknown, read as <unk>: {shown}", err=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
-from saccade.cli.plugins import load_plugin
+from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, refuse_trusted_stdin
 from saccade.cli.text_input import read_text
 from saccade.errors import MissingPackageError, StoreError, UsageError
 from saccade.store.schema import parse_json
@@ -17,14 +16,14 @@ from saccade.store.schema import parse_json
 if TYPE_CHECKING:
     from saccade.viewer.worker import ViewConfig
 
-EXAMPLES = """
+VIEW_EXAMPLES = """
 saccade view runs/
 saccade view --print reading --ask '{"text": "The cat sat on the"}'
 """
 RUNS = Path("runs")
 
 
-def run(
+def view(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(help="Runs, saved traces, or folders of such; runs/ without."),
@@ -36,6 +35,9 @@ def run(
         typer.Option(
             help="A folder or a hub name; may be given again. Where `lens fit` puts it without."
         ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder with data sets, for traces that need one.")
     ] = None,
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Show runs and traces only.")
@@ -83,6 +85,7 @@ def run(
         model=model,
         lenses=tuple(lens or ()),
         folders=given,
+        data=data,
         has_model=not no_model,
         trust_remote_code=trust_remote_code,
     )

@@ -12,8 +12,8 @@ from saccade.errors import SaccadeError, UsageError
 from saccade.viewer.worker import Keeping
 
 if TYPE_CHECKING:
-    from saccade.zoo.recipes.opened import OpenRun
-    from saccade.zoo.recipes.recipe import Recipe
+    from saccade.zoo.recipes.registry import Entry
+    from saccade.zoo.recipes.run import TrainedRun
 
 LOG, MANIFEST = "log.jsonl", "manifest.json"
 POINTS = 400  # of a curve: more than a screen can show
@@ -29,15 +29,16 @@ class NotHereError(UsageError):
 class Gallery:
     """What lies in some folders. A page names a run; it can never name a path."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], *, data: Path | None = None) -> None:
+        self._data = data
         self._folders = [folder.resolve() for folder in folders]
-        self._open: Keeping[OpenRun] = Keeping(OPEN_RUNS, size=lambda _: 1)
+        self._open: Keeping[TrainedRun] = Keeping(OPEN_RUNS, size=lambda _: 1)
 
     @cached_property
-    def _recipes(self) -> Mapping[str, Recipe]:
-        from saccade.zoo.recipes.finding import all_recipes
+    def _recipes(self) -> Mapping[str, Entry]:
+        from saccade.zoo.recipes.registry import list_recipes
 
-        return all_recipes()
+        return list_recipes()
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, in short."""
@@ -67,17 +68,13 @@ class Gallery:
 
     def trace(self, name: str, text: str) -> list[dict[str, Any]]:
         """As `saccade trace RUN INPUT --json`."""
-        from saccade.zoo.recipes.opened import open_run
+        from saccade.zoo.recipes.run import load_run
 
         path = self._path(name, is_run=True)
         if not text.strip():
             raise UsageError(f"the input is empty: {text!r}", hint="give at least one word")
-        opened = self._open.get(name, lambda: open_run(path))
-        if opened.recipe.trace is None:
-            raise UsageError(
-                f"{opened.recipe.name} has no attention to trace", hint="choose another run"
-            )
-        return [trace.to_dict() for trace in opened.recipe.trace(opened, text)]
+        opened = self._open.get(name, lambda: load_run(path))
+        return [trace.to_dict() for trace in opened.trace(text, data=self._data)]
 
     def traces(self) -> list[dict[str, Any]]:
         """Every saved trace, in short."""
@@ -162,9 +159,7 @@ class Gallery:
             "source": "" if recipe is None else recipe.source,
             "minutes": None,
             "command": manifest.get("command", ""),
-            "can_trace": recipe is not None
-            and recipe.trace is not None
-            and (path / "best").is_dir(),
+            "can_trace": recipe is not None and recipe.can_trace and (path / "best").is_dir(),
             "example": next(iter(shown), ""),
             **{key: value for key, value in row.items() if key in known},
             "note": row.get("note", "").replace("**", ""),  # results.md has it in bold

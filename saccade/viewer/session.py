@@ -77,7 +77,7 @@ class Desk:
     def __init__(self, config: ViewConfig) -> None:
         self.config = config
         self.worker = Worker()
-        self.gallery = Gallery(config.folders)
+        self.gallery = Gallery(config.folders, data=config.data)
         self._answers: Keeping[bytes] = Keeping(ANSWER_BYTES, size=len)
         self._room: ReadingRoom | None = None
         self._problem: SaccadeError | None = None

@@ -32,6 +32,8 @@ class ViewConfig:
     """Folders or hub names; where `saccade lens fit` puts them without."""
     folders: tuple[Path, ...] = ()
     """Runs, saved traces, or folders of such."""
+    data: Path | None = None
+    """The folder with data sets, for inputs that name one of their images."""
     has_model: bool = True
     """False shows runs and traces only."""
     trust_remote_code: bool = False

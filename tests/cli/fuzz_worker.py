@@ -355,7 +355,8 @@ def watch(pid: int, files: dict[str, Path]) -> dict[str, Any]:
 def verdict(used: float, asleep: float, passed: float, files: dict[str, Path]) -> str | None:
     if asleep > BLOCKED or used > WORKING:
         told = files["err"].read_bytes() if files["err"].exists() else b""
-        if any(sign in told for sign in SIGNS):
+        answers = files["out"].stat().st_size if files["out"].exists() else 0
+        if any(sign in told for sign in SIGNS) or answers:  # a stream answers as it goes
             return "working"
     if asleep > BLOCKED:
         return "blocked"

@@ -11,8 +11,9 @@ from PIL import Image
 def trained(tmp_path):
     """A run of a recipe that looks at images; nothing is learnt and no data is read."""
     from saccade.zoo.models.ram import Ram
-    from saccade.zoo.recipes.finding import find_recipe, register_recipe
-    from saccade.zoo.recipes.seeing import gaze
+    from saccade.zoo.recipes.mnist_scenes import gaze
+    from saccade.zoo.recipes.ram_recipes import RamRecipe
+    from saccade.zoo.recipes.registry import find_recipe, register_recipe
     from saccade.zoo.recipes.settings import with_settings
     from saccade.zoo.training.job import Job, LossOut
     from saccade.zoo.training.loop import train
@@ -20,13 +21,14 @@ def trained(tmp_path):
     recipe = find_recipe("ram-mnist")
     settings = with_settings(recipe.settings, ["n_glimpses=3", "d_hidden=8", "steps=1"])
 
-    def trace(run, text):
-        assert isinstance(run.model, Ram) and text == "7"
-        image = torch.linspace(0, 1, 784).view(28, 28)
-        centres = run.model.look(image[None], is_drawn=False).centres[0, 0]
-        return [gaze(run.model.retina, image, centres, steps=("a", "b", "c"), title="seven")]
+    class BlindRam(RamRecipe):
+        def trace(self, run, text, *, data=None):
+            assert isinstance(run.model, Ram) and text == "7"
+            image = torch.linspace(0, 1, 784).view(28, 28)
+            centres = run.model.look(image[None], is_drawn=False).centres[0, 0]
+            return [gaze(run.model.retina, image, centres, steps=("a", "b", "c"), title="seven")]
 
-    register_recipe(replace(recipe, name="ram-blind", trace=trace))
+    register_recipe(BlindRam(**{**vars(recipe), "name": "ram-blind"}))
     job = Job(
         model=recipe.restore(settings, {}),
         batches=lambda _: [torch.zeros(2, 28, 28)],
@@ -42,9 +44,9 @@ def trained(tmp_path):
     about = {"recipe": "ram-blind", "settings": asdict(settings), "command": "saccade train ..."}
     train(job, tmp_path / "run", about=about)
     yield tmp_path / "run"
-    from saccade.zoo.recipes import finding
+    from saccade.zoo.recipes import registry
 
-    finding._REGISTERED.pop("ram-blind")
+    registry._REGISTERED.pop("ram-blind")
 
 
 def test_a_gaze_is_shown_kept_and_drawn(saccade, trained, tmp_path, told_in_a_line):

@@ -24,7 +24,13 @@ def saccade(*arguments, **options):
 def every_command():
     from saccade.cli import main
 
-    groups = {(): main.COMMANDS, ("lens",): main.LENS_COMMANDS, ("data",): main.DATA_COMMANDS}
+    groups = {
+        (): main.COMMANDS,
+        ("lens",): main.LENS_COMMANDS,
+        ("heads",): main.HEADS_COMMANDS,
+        ("guard",): main.GUARD_COMMANDS,
+        ("data",): main.DATA_COMMANDS,
+    }
     return [
         ([*group, name], module)
         for group, commands in groups.items()
@@ -41,7 +47,7 @@ def test_every_help_ends_with_two_examples_that_can_be_pasted(capsys, monkeypatc
     for name, module in commands:
         assert main([*name, "--help"]) == 0
         shown = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
-        lines = [line for line in module.EXAMPLES.splitlines() if line]
+        lines = [line for line in module.examples.splitlines() if line]
         assert len(lines) == 2
         assert shown[-2:] == lines
         assert all(f"saccade {' '.join(name)}" in line for line in lines)

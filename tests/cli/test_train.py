@@ -26,7 +26,7 @@ def trained(tmp_path_factory):
     """A run that has learnt; not to be changed."""
     from tiny import TINY
 
-    from saccade.zoo.recipes.running import train_recipe
+    from saccade.zoo.recipes.run import train_recipe
     from saccade.zoo.recipes.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
@@ -91,7 +91,7 @@ def test_what_cannot_be_trained_is_told_in_a_line(
 
 
 def test_an_interrupt_says_how_to_go_on(tiny, tmp_path, monkeypatch):
-    from saccade.zoo.recipes import running
+    from saccade.zoo.recipes import run as running
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -202,15 +202,20 @@ def test_text_is_drawn_and_the_seed_decides_which(tiny, trained):
 
 
 def test_what_a_system_cannot_do_is_told(tiny, trained, monkeypatch, told_in_a_line):
-    from dataclasses import replace
+    from dataclasses import dataclass, fields
 
-    from tiny import TINY
+    from tiny import TINY, TinyMirror
 
-    from saccade.zoo.recipes import finding
+    from saccade.zoo.recipes import registry as finding
+    from saccade.zoo.recipes.recipe import Recipe
 
-    mute = replace(TINY, trace=None, translate=None, sample=None)
+    @dataclass(frozen=True, kw_only=True)
+    class Mute(Recipe):
+        build, restore, evaluate = TinyMirror.build, TinyMirror.restore, TinyMirror.evaluate
+
+    mute = Mute(**{field.name: getattr(TINY, field.name) for field in fields(Recipe)})
     monkeypatch.setattr(finding, "register_recipe", lambda _: None)
-    monkeypatch.setattr("saccade.zoo.recipes.finding._REGISTERED", {"tiny-mirror": mute})
+    monkeypatch.setattr("saccade.zoo.recipes.registry._REGISTERED", {"tiny-mirror": mute})
     for command, words in (
         (["trace", trained, "abc"], "tiny-mirror has no attention to trace"),
         (["translate", trained, "abc"], "tiny-mirror is no translator"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.trace.draw_image import animate_image_trace, draw_image_trace
+from saccade.trace.plot_image import animate_image_trace, draw_image_trace
 from saccade.trace.trace import ImageTrace
 
 STEPS, SIZE = 3, 5

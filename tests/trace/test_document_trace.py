@@ -6,8 +6,8 @@ import re
 import pytest
 import torch
 
-from saccade.trace.draw import WIDE, document_weights, draw_trace, place_words, trace_figure
 from saccade.trace.page import trace_html
+from saccade.trace.plot import WIDE, document_weights, draw_trace, place_words, trace_figure
 from saccade.trace.trace import Trace, load_trace, save_trace
 
 WORDS = ("Anne", "said", ",", "Mr.", "Elliot", "(", "he", "laughed", ")", "$5", "gone", "!") * 23

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.errors import MissingPackageError
-from saccade.trace.draw import draw_trace, trace_figure
+from saccade.trace.plot import draw_trace, trace_figure
 from saccade.trace.trace import Trace
 
 

@@ -5,8 +5,8 @@ import re
 
 import torch
 
-from saccade.trace.draw import trace_figure
 from saccade.trace.page import trace_html
+from saccade.trace.plot import trace_figure
 from saccade.trace.trace import Trace
 
 HOPS = Trace(

@@ -6,7 +6,7 @@ from PIL import Image
 from torch.nn import functional
 
 from saccade.errors import MissingPackageError
-from saccade.trace.draw_image import animate_image_trace, draw_image_trace, image_trace_figure
+from saccade.trace.plot_image import animate_image_trace, draw_image_trace, image_trace_figure
 from saccade.trace.trace import ImageTrace, affine_outlines, load_trace, save_trace, window_outlines
 
 STEPS, WINDOWS, HEIGHT, WIDTH = 3, 2, 11, 13

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from saccade.trace.draw_image import animate_image_trace, draw_image_trace, image_trace_figure
 from saccade.trace.page import trace_html
+from saccade.trace.plot_image import animate_image_trace, draw_image_trace, image_trace_figure
 from saccade.trace.trace import ImageTrace, Trace, load_trace, save_trace
 
 STEPS = ("a", "$dog", "</script>")

@@ -188,7 +188,7 @@ class NgramLanguageModel(LanguageModel):
         """The logarithms of the probabilities of all symbols after each."""
         read = torch.cat([self.begin(len(tokens)) if state is None else state, tokens], dim=1)
         n_new = tokens.shape[1]
-        probs = torch.full((tokens.numel(), self.d_vocab), 1 / self.d_vocab)
+        probs = torch.full((tokens.numel(), self.d_vocab), 1 / self.d_vocab, device=tokens.device)
         for number, entries in enumerate(self._entries(read)[: self.order]):
             probs = self._widened(probs, number, entries[:, -n_new:].flatten())
         logits = probs.log().view(*tokens.shape, self.d_vocab)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from saccade.errors import UsageError
 from saccade.store.atomic import atomic_file
-from saccade.trace.draw import draw_trace
-from saccade.trace.draw_image import animate_image_trace, draw_image_trace
+from saccade.trace.plot import draw_trace
+from saccade.trace.plot_image import animate_image_trace, draw_image_trace
 from saccade.trace.trace import Trace
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.opened import open_run
 from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.run import load_run
 from saccade.zoo.training.run_folder import RunFolder
 
 HEADING = """\
@@ -51,9 +51,9 @@ def show_run(folder: Path, pictures: Path) -> Shown:
     Args:
         pictures: The folder that they are drawn into.
     """
-    run = open_run(folder)
+    run = load_run(folder)
     recipe = run.recipe
-    if recipe.trace is None or not recipe.gallery:
+    if not (recipe.can_trace and recipe.gallery):
         raise UsageError(
             f"{folder} is a run of {recipe.name}, which has no pictures for a gallery",
             hint="leave it out",
@@ -61,7 +61,7 @@ def show_run(folder: Path, pictures: Path) -> Shown:
     pictures.mkdir(parents=True, exist_ok=True)
     drawn, moving = [], None
     for given in recipe.gallery:
-        for trace in recipe.trace(run, given):
+        for trace in run.trace(given):
             words = re.sub(r"\W+", "-", f"{recipe.name} {given[:40]} {trace.kind}").strip("-")
             path = pictures / f"{words}.png"
             drawn.append(path)

@@ -1,21 +1,60 @@
-"""Which name fills the gap? Readers with and without attention on questions made from books."""
+"""Recipes `reader-books-*`: which name fills the gap? Readers and rules on questions from books.
+
+The readers with and without attention and the rules are those of Hermann et al., 2015
+(https://arxiv.org/abs/1506.03340), table 5. Theirs is CNN news with 380,000 questions, ours 15,000
+questions from seven books, asked about two others; the valid book says which weights are best.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from saccade.zoo.recipes.recipe import Later, Recipe
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.errors import RecipeError, UsageError
+from saccade.trace.trace import Trace
+from saccade.zoo.models.attentive_reader import AttentiveReader, ImpatientReader
+from saccade.zoo.models.deep_lstm_reader import ClozeBaseline, DeepLstmReader
+from saccade.zoo.objectives.likelihood import cloze_loss
+from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.run import TrainedRun
+from saccade.zoo.tasks.cloze import (
+    GAP_WORD,
+    LABEL_WORD,
+    Cloze,
+    ClozeBatch,
+    ClozeQuestion,
+    cloze_vocabulary,
+    question_of_text,
+    read_book_cloze,
+    read_books,
+    read_question_file,
+)
+from saccade.zoo.tasks.vocabulary import Vocabulary
 from saccade.zoo.training.config import BelowOne, Many, TrainConfig, Width
+from saccade.zoo.training.job import Job, LossOut, to_device_of
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.zoo.recipes.opened import OpenRun
-    from saccade.zoo.training.job import Job
-
+TOGETHER = 40_000  # words of documents that are judged at once
+HERMANN = "https://arxiv.org/abs/1506.03340, table 5, CNN test"
+OTHER_TEXT = (
+    "Theirs is CNN news with 380,000 questions, ours 15,000 questions from seven books, asked about"
+    " two others."
+)
+STORY = (
+    "There was Mr. Harding at the gate, and his sister Ellen stood beside him. A letter had come"
+    " for Captain Rook. It was old Tom who brought it from the village. The sea was rough, and"
+    " Ellen was afraid of it. Her brother laughed, but Captain Rook did not. He broke the seal and"
+    " read, while Tom held the horse. 'I must sail to-night,' said Captain Rook. It came from"
+    " the king. When he had folded it again, Captain @placeholder shook hands with Mr. Harding."
+)
+"""Written for the gallery: no line of a book is shown there."""
+AT_LEAST = 35.2  # eight points more than the name that occurs most, which fills 27.2 % of the gaps
 # Ten times through the questions, at 740 batches each time.
 TRAINING = TrainConfig(steps=7400, minutes=45.0, learning_rate=0.003, clip=5.0, schedule="linear")
 # The impatient reader looks some thirty times in a row, at chance after 500 steps of that rate; the
@@ -56,109 +95,225 @@ class ReaderSettings:
     """How it is trained."""
 
 
-def build(settings: ReaderSettings, data: Path | None) -> Job:
-    """The job."""
-    from saccade.zoo.recipes.reading_books import reader_job
-    from saccade.zoo.tasks.cloze import read_book_cloze
+@dataclass(frozen=True, kw_only=True)
+class ReaderRecipe(Recipe):
+    """A reader of books; the metric is the per cent of gaps that it fills with the right name."""
 
-    return reader_job(settings, read_book_cloze(data))
+    task: str = "book_cloze"
+    metric: str = "accuracy"
+    source: str = HERMANN
+    note: str = OTHER_TEXT
+    gallery: tuple[str, ...] = (STORY,)
+
+    def build(self, settings: ReaderSettings, data: Path | None) -> Job:
+        """A reader, or a rule, on questions; the valid book says which weights are best."""
+        splits, n_labels = read_book_cloze(data), settings.n_labels
+        vocabulary = cloze_vocabulary(splits.train, n_labels=n_labels, max_size=settings.n_words)
+        short = [each for each in splits.train if len(each.document) <= settings.longest]
+        train = Cloze.encode(short, vocabulary, n_labels=n_labels)
+        valid = Cloze.encode(splits.valid, vocabulary, n_labels=n_labels)
+        seed, kept = settings.training.seed, {"words": list(vocabulary.words)}
+        return Job(
+            model=self.restore(settings, kept),
+            batches=lambda epoch: train.batches(tokens=settings.tokens, seed=seed, epoch=epoch),
+            loss=_loss,
+            validate=lambda model: {"accuracy": 100 * _right(model, valid).mean().item()},
+            score="accuracy",
+            is_better="more",
+            config=settings.training,
+            kept=kept,
+        )
+
+    def restore(self, settings: ReaderSettings, kept: Mapping[str, Any]) -> nn.Module:
+        """The untrained reader, or a rule."""
+        d_vocab = len(kept["words"])
+        match settings.reader:
+            case "attentive" | "impatient":
+                made = AttentiveReader if settings.reader == "attentive" else ImpatientReader
+                return made(
+                    d_vocab=d_vocab,
+                    n_labels=settings.n_labels,
+                    d_embed=settings.d_embed,
+                    d_hidden=settings.d_hidden,
+                    score=settings.score,
+                    asks_from=settings.asks_from,
+                    looks_at=settings.looks_at,
+                    dropout=settings.dropout,
+                )
+            case "deep-lstm":
+                return DeepLstmReader(
+                    d_vocab=d_vocab,
+                    n_labels=settings.n_labels,
+                    d_embed=settings.d_embed,
+                    d_hidden=settings.d_hidden,
+                    dropout=settings.dropout,
+                )
+            case "max-frequency" | "exclusive-frequency" | "nearest":
+                return ClozeBaseline(settings.reader, n_labels=settings.n_labels)
+
+    def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
+        """``accuracy``: per cent of all test questions answered right; and that of each book.
+
+        The test books are not learnt from.
+        """
+        questions = read_books("test", data)
+        right = _right(run.model, encode(run, questions)).tolist()
+        by_source: dict[str, list[float]] = defaultdict(list)
+        for each, is_right in zip(questions, right, strict=True):
+            by_source[each.source].append(is_right)
+        of_books = {name: 100 * sum(found) / len(found) for name, found in by_source.items()}
+        return {"accuracy": 100 * sum(right) / len(right), **of_books}
+
+    def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
+        """Where a reader looks in a document before it answers.
+
+        Args:
+            text: the number of a test question, a ``.question`` file, or sentences of which the
+                last has the gap.
+            data: the folder with the books that test questions are from.
+        """
+        asked = _question_of(text, data)
+        (batch,) = encode(run, [asked]).in_order(tokens=TOGETHER)
+        logits, weights = (each.cpu() for each in _answer(run.model, batch))
+        probs = logits.masked_fill(~batch.candidates, -torch.inf)[0].softmax(-1)
+        best = int(probs.argmax())
+        said = f"{asked.names[best]} {probs[best]:.0%}"
+        words = tuple(_with_names(asked.question, asked.names))
+        title = " ".join("____" if word == GAP_WORD else word for word in words)
+        known = "" if asked.answer is None else f" ({asked.names[asked.answer]})"
+        return [
+            Trace(
+                kind="document",
+                steps=(said,) if weights.shape[1] == 1 else words,
+                memory=tuple(_with_names(asked.document, asked.names)),
+                weights=weights[0],
+                title=f"{title}  {said}{known}",
+                meta={
+                    "candidates": {
+                        asked.names[each]: round(probs[each].item(), 4) for each in asked.candidates
+                    },
+                    "answer": None if asked.answer is None else asked.names[asked.answer],
+                },
+            )
+        ]
+
+    def unknown_words(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[str]:
+        """Words of a question that the run reads as ``<unk>``."""
+        asked, known = _question_of(text, data), frozenset(run.kept["words"])
+        return [word for word in (*asked.document, *asked.question) if word not in known]
 
 
-def restore(settings: ReaderSettings, kept: Mapping[str, Any]) -> nn.Module:
-    """The untrained reader."""
-    from saccade.zoo.recipes.reading_books import reader_model
+@dataclass(frozen=True, kw_only=True)
+class RuleRecipe(ReaderRecipe):
+    """A rule that learns nothing: a baseline of the readers."""
 
-    return reader_model(settings, d_vocab=len(kept["words"]))
-
-
-def evaluate(run: OpenRun, data: Path | None) -> Mapping[str, float]:
-    """Per cent of gaps filled right, in books that were not learnt from."""
-    from saccade.zoo.recipes.reading_books import evaluate_reader
-    from saccade.zoo.tasks.cloze import read_books
-
-    return evaluate_reader(run, read_books("test", data))
+    system: str = "cloze_baselines"
+    minutes: float = 0.5
+    gallery: tuple[str, ...] = ()
 
 
-HERMANN = "https://arxiv.org/abs/1506.03340, table 5, CNN test"
-OTHER_TEXT = (
-    "Theirs is CNN news with 380,000 questions, ours 15,000 questions from seven books, asked about"
-    " two others."
-)
-STORY = (
-    "There was Mr. Harding at the gate, and his sister Ellen stood beside him. A letter had come"
-    " for Captain Rook. It was old Tom who brought it from the village. The sea was rough, and"
-    " Ellen was afraid of it. Her brother laughed, but Captain Rook did not. He broke the seal and"
-    " read, while Tom held the horse. 'I must sail to-night,' said Captain Rook. It came from"
-    " the king. When he had folded it again, Captain @placeholder shook hands with Mr. Harding."
-)
-"""Written for the gallery: no line of a book is shown there."""
-AT_LEAST = 35.2  # eight points more than the name that occurs most, which fills 27.2 % of the gaps
-RULES = ("max-frequency", "exclusive-frequency", "nearest")
-
-
-def _recipe(
-    settings: ReaderSettings,
-    *,
-    about: str,
-    published: float | None = None,
-    at_least: float | None = None,
-    minutes: float = 0.5,
-) -> Recipe:
-    is_rule = settings.reader in RULES
-    return Recipe(
-        name=f"reader-books-{settings.reader}",
-        about=about,
-        system="cloze_baselines" if is_rule else f"{settings.reader.replace('-', '_')}_reader",
-        task="book_cloze",
-        metric="accuracy",
-        at_least=at_least,
-        published=published,
-        source="" if published is None else HERMANN,
-        note=OTHER_TEXT,
-        minutes=minutes,
-        settings=replace(settings, training=TrainConfig()) if is_rule else settings,
-        build=build,
-        restore=restore,
-        evaluate=evaluate,
-        trace=Later("reading_books.trace_reader"),
-        unknown_words=Later("reading_books.unknown_words"),
-        gallery=() if is_rule else (STORY,),
+def encode(run: TrainedRun, questions: Sequence[ClozeQuestion]) -> Cloze:
+    """Questions as the run has learnt to read them."""
+    return Cloze.encode(
+        questions, Vocabulary(tuple(run.kept["words"])), n_labels=run.settings.n_labels
     )
 
 
+def _loss(model: nn.Module, batch: ClozeBatch) -> LossOut:
+    return LossOut(cloze_loss(model(batch), batch.answers, batch.candidates), n=len(batch.answers))
+
+
+def _right(model: nn.Module, questions: Cloze) -> Float[Tensor, " row"]:
+    """1 for each question that is answered right, else 0."""
+    right = torch.zeros(len(questions))
+    for batch in questions.in_order(tokens=TOGETHER):
+        logits = model(to_device_of(model, batch)).cpu()
+        best = logits.masked_fill(~batch.candidates, -torch.inf).argmax(-1)
+        right[batch.rows] = (best == batch.answers).float()
+    return right
+
+
+def _answer(
+    model: nn.Module, batch: ClozeBatch
+) -> tuple[Float[Tensor, "batch label"], Float[Tensor, "batch step pos"]]:
+    """The logits of the labels, and where the reader looks before it answers."""
+    batch = to_device_of(model, batch)
+    match model:
+        case AttentiveReader():
+            return model.read(batch)
+        case DeepLstmReader():
+            return model(batch), model.influence_on_answer(batch)
+        case ClozeBaseline():
+            return model(batch), model.looks(batch)
+        case _:
+            raise RecipeError(f"{type(model).__name__} is no reader", hint="open a reader's run")
+
+
+def _question_of(text: str, data: Path | None) -> ClozeQuestion:
+    """The question that a user means."""
+    text = text.strip()
+    if text.isdigit():
+        test = read_books("test", data)
+        if int(text) >= len(test):
+            raise UsageError(
+                f"expected the number of a test question, 0 to {len(test) - 1}, got {text}",
+                hint="for example 0",
+            )
+        return test[int(text)]
+    if text.endswith(".question"):
+        return read_question_file(Path(text))
+    return question_of_text(text)
+
+
+def _with_names(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Words with names in place of labels, for people to read."""
+    place = {f"{LABEL_WORD}{number}": name for number, name in enumerate(names)}
+    return [place.get(word, word) for word in words]
+
+
 RECIPES = (
-    _recipe(
-        ReaderSettings(reader="attentive"),
+    ReaderRecipe(
+        name="reader-books-attentive",
         about="Finds the name that fills a gap: a question attends to 20 sentences of a book.",
+        system="attentive_reader",
+        settings=ReaderSettings(reader="attentive"),
         published=63.0,
         at_least=AT_LEAST,
         minutes=20.0,
     ),
-    _recipe(
-        ReaderSettings(reader="impatient", training=TRAINING_SLOW),
+    ReaderRecipe(
+        name="reader-books-impatient",
         about="Finds the name that fills a gap: each word of the question looks at the document.",
+        system="impatient_reader",
+        settings=ReaderSettings(reader="impatient", training=TRAINING_SLOW),
         published=63.8,
         at_least=AT_LEAST,
         minutes=30.0,
     ),
-    _recipe(
-        ReaderSettings(reader="deep-lstm", training=TRAINING_SLOW),
+    ReaderRecipe(
+        name="reader-books-deep-lstm",
         about="The control: a deep LSTM carries 20 sentences to the gap without attention.",
+        system="deep_lstm_reader",
+        settings=ReaderSettings(reader="deep-lstm", training=TRAINING_SLOW),
         published=57.0,
         minutes=20.0,
     ),
-    _recipe(
-        ReaderSettings(reader="max-frequency"),
+    RuleRecipe(
+        name="reader-books-max-frequency",
         about="The rule to beat: the name that the document has most.",
+        settings=ReaderSettings(reader="max-frequency", training=TrainConfig()),
         published=33.2,
     ),
-    _recipe(
-        ReaderSettings(reader="exclusive-frequency"),
+    RuleRecipe(
+        name="reader-books-exclusive-frequency",
         about="A better rule: the name that the document has most and the question has not.",
+        settings=ReaderSettings(reader="exclusive-frequency", training=TrainConfig()),
         published=39.3,
     ),
-    _recipe(
-        ReaderSettings(reader="nearest"),
+    RuleRecipe(
+        name="reader-books-nearest",
         about="A hasty rule: the name that stood last before the gap.",
+        settings=ReaderSettings(reader="nearest", training=TrainConfig()),
+        source="",
     ),
 )

@@ -1,20 +1,26 @@
-"""A recipe: all that it takes to get a number again.
+"""A recipe: a reproducible experiment.
 
-A file of recipes has `RECIPES`, a tuple of them, and a frozen dataclass of settings with a help
-string under each field, one of which is ``training: TrainConfig``. What does the work is in a
-module beside it, because it needs torch: the recipe names its functions by `Later`, so that
-`saccade recipes` can list all recipes at once.
+A family of recipes is one file: a frozen dataclass of settings with a help string under each field,
+one of which is ``training: TrainConfig``; a subclass of `Recipe` that builds the job, restores the
+model, evaluates it and traces where it looks; and `RECIPES`, the instances, each with its settings
+and the published number it stands beside. docs/guide/own-recipe.md shows a whole one.
+
+`saccade/zoo/recipes/index.json` repeats what `saccade recipes` prints, so that listing them does
+not import torch; `make index` writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from saccade.zoo.recipes.options import SampleOptions, Translated, TranslateOptions
+from annotated_types import Ge, Le
+
+from saccade.errors import UsageError
+from saccade.store.schema import Seed
 from saccade.zoo.recipes.settings import check_settings
 from saccade.zoo.training.config import TrainConfig
 
@@ -22,37 +28,66 @@ if TYPE_CHECKING:
     from torch import nn
 
     from saccade.trace.trace import ImageTrace, Trace
-    from saccade.zoo.recipes.opened import OpenRun
+    from saccade.zoo.recipes.run import TrainedRun
     from saccade.zoo.training.job import Job
 
+# What can be asked of a trained system, and what it answers; the commands' options are these.
 
-@dataclass(frozen=True)
-class Later:
-    """A function beside the recipes that is imported when it is called.
-
-    >>> Later("settings.parse")("3", int)
-    3
-    """
-
-    name: str
-    """Its module and its own name, with a dot between them."""
-    takes: int | None = None
-    """It is given the first so many arguments; all of them unless told."""
-
-    def __call__(self, *args: Any) -> Any:
-        """What the function gives."""
-        return self.function(*args[: self.takes])
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function itself."""
-        module, name = self.name.split(".")
-        return getattr(import_module(f"saccade.zoo.recipes.{module}"), name)
+MOST_BEAM = 1000
+"""Hypotheses of a sentence: as many as Sutskever et al. rescored."""
+MOST_LENGTH = 1_000_000
+"""Symbols of one text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A system, a task, a budget, and the published number it stands beside."""
+class TranslateOptions:
+    """How a translation is searched for."""
+
+    beam: Annotated[int, Ge(1), Le(MOST_BEAM)] = 5
+    """How many hypotheses are kept; 1 is greedy."""
+    length_penalty: Annotated[float, Ge(-10), Le(10)] = 1.0
+    """0 prefers short translations; 1 weighs by the mean log-probability of a token."""
+    max_length: Annotated[int, Ge(1), Le(MOST_LENGTH)] = 100
+    """A translation ends here at the latest, in tokens."""
+
+
+class Translated(NamedTuple):
+    """A translation."""
+
+    text: str
+    log_prob: float
+    """Of the whole of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RescoreOptions:
+    """How translations are put into a new order by a second model."""
+
+    n_best: Annotated[int, Ge(1), Le(MOST_BEAM)] = 12
+    """So many translations of each sentence are looked at again."""
+    weight: Annotated[float, Ge(0), Le(1)] = 0.5
+    """How much the second model counts: 0 not at all, 1 alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """How text is drawn from a system."""
+
+    length: Annotated[int, Ge(0), Le(MOST_LENGTH)] = 300
+    """How many symbols (characters, words, ...)."""
+    temperature: float = 1.0
+    """Below 1 keeps to what is likely, above 1 dares more."""
+    top_k: Annotated[int, Ge(0)] = 0
+    """Draw among the so many likeliest symbols only; 0: among all."""
+    prompt: str = ""
+    """What the text goes on from."""
+    seed: Seed = 0
+    """Another seed, another text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a recipe says of itself: a system, a task, a budget, and the published number."""
 
     name: str
     about: str
@@ -78,35 +113,8 @@ class Recipe:
     """Why ours and the published number differ, if they should."""
     minutes: float
     """How long it takes on two cores."""
-    settings: Any
-    """A frozen dataclass; `--set key=value` changes its fields."""
-    build: Callable[[Any, Path | None], Job]
-    """``build(settings, data)``: the job, from data sets in that folder, or where they usually are
-    if there is none."""
-    restore: Callable[[Any, Mapping[str, Any]], nn.Module]
-    """``restore(settings, kept)``: the model without its weights, from what the job kept."""
-    evaluate: Callable[[OpenRun, Path | None], Mapping[str, float]]
-    """``evaluate(run, data)``: figures on test data, ``metric`` among them."""
-    trace: Callable[[OpenRun, str], Sequence[Trace | ImageTrace]] | None = None
-    """``trace(run, text)``: where attention goes while the system works on a text of the user's, or
-    on an image that the text names."""
-    translate: Callable[[OpenRun, Sequence[str], TranslateOptions], Sequence[Translated]] | None = (
-        None
-    )
-    sample: Callable[[OpenRun, SampleOptions], str] | None = None
-    unknown_words: Callable[[OpenRun, str], Sequence[str]] | None = None
-    """``unknown_words(run, text)``: words of a user's text that the system reads as ``<unk>``."""
-    may_differ: frozenset[str] = frozenset()
-    """Settings in which runs that are used together may differ, beside those of the training."""
     gallery: tuple[str, ...] = ()
     """Inputs of ``trace`` whose pictures are worth showing; see `saccade gallery`."""
-
-    def __post_init__(self) -> None:
-        training = getattr(self.settings, "training", None)
-        assert is_dataclass(self.settings) and isinstance(training, TrainConfig), (
-            f"the settings of {self.name} must be a dataclass with a field `training: TrainConfig`"
-        )
-        check_settings(self.settings)
 
     @property
     def bound(self) -> str:
@@ -116,3 +124,77 @@ class Recipe:
     def reaches(self, value: float, wanted: float) -> bool:
         """Whether a figure is what was wanted."""
         return value <= wanted if self.is_better == "less" else value >= wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Facts, ABC):
+    """A reproducible experiment.
+
+    A family subclasses it and implements `build`, `restore` and `evaluate`; `trace`, `translate`,
+    `sample` and `unknown_words` where the system can do these.
+    """
+
+    settings: Any
+    """A frozen dataclass; `--set key=value` changes its fields."""
+    may_differ: frozenset[str] = frozenset()
+    """Settings in which runs that are used together may differ, beside those of the training."""
+
+    def __post_init__(self) -> None:
+        training = getattr(self.settings, "training", None)
+        assert is_dataclass(self.settings) and isinstance(training, TrainConfig), (
+            f"the settings of {self.name} must be a dataclass with a field `training: TrainConfig`"
+        )
+        check_settings(self.settings)
+
+    @abstractmethod
+    def build(self, settings: Any, data: Path | None) -> Job:
+        """The job: model, batches, loss, validation.
+
+        Args:
+            data: the folder with data sets; where they usually are if there is none.
+        """
+
+    @abstractmethod
+    def restore(self, settings: Any, kept: Mapping[str, Any]) -> nn.Module:
+        """The model without its weights, from the settings and what the job kept beside them."""
+
+    @abstractmethod
+    def evaluate(self, run: TrainedRun, data: Path | None) -> Mapping[str, float]:
+        """Metrics on test data, ``metric`` among them."""
+
+    def trace(
+        self, run: TrainedRun, text: str, *, data: Path | None = None
+    ) -> Sequence[Trace | ImageTrace]:
+        """Where attention goes while the system works on a user's text, or an image it names."""
+        raise self.cannot("has no attention to trace")
+
+    def translate(
+        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+    ) -> Sequence[Translated]:
+        """Translations of sentences, or what is said in a recording, or written by hand."""
+        raise self.cannot("is no translator")
+
+    def sample(self, run: TrainedRun, options: SampleOptions) -> str:
+        """Text drawn from the system."""
+        raise self.cannot("does not write text")
+
+    def unknown_words(
+        self, run: TrainedRun, text: str, *, data: Path | None = None
+    ) -> Sequence[str]:
+        """Words of a user's text that the system reads as ``<unk>``; none by default."""
+        del run, text, data
+        return ()
+
+    @property
+    def can_trace(self) -> bool:
+        """Whether there is attention to watch."""
+        return type(self).trace is not Recipe.trace
+
+    @property
+    def can_translate(self) -> bool:
+        """Whether it turns an input of the user's into text."""
+        return type(self).translate is not Recipe.translate
+
+    def cannot(self, what: str) -> UsageError:
+        """The error for what this system does not do."""
+        return UsageError(f"{self.name} {what}", hint="`saccade recipes` lists others")

@@ -20,13 +20,13 @@ from saccade.zoo.decoding.ensemble import Ensemble, rescore
 from saccade.zoo.decoding.stepper import Hypothesis, Stepper
 from saccade.zoo.metrics.translation_metrics import bleu
 from saccade.zoo.objectives.likelihood import sequence_log_probs
-from saccade.zoo.recipes.coders import Coders
-from saccade.zoo.recipes.opened import OpenRun
-from saccade.zoo.recipes.options import RescoreOptions
+from saccade.zoo.recipes.recipe import RescoreOptions
+from saccade.zoo.recipes.run import TrainedRun
+from saccade.zoo.recipes.translation import Coders
 from saccade.zoo.tasks.multi30k import SentencePairs, read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.vocabulary import Padded
-from saccade.zoo.training.job import moved
+from saccade.zoo.training.job import to_device_of
 
 TOGETHER = 64  # sentences that are searched at once
 TIMES, MORE = 2, 10  # the longest translation: twice as long as the source, and a little
@@ -40,7 +40,7 @@ class Rescored(NamedTuple):
 
 
 def rescore_translations(
-    run: OpenRun, by: OpenRun, texts: Sequence[str], *, options: RescoreOptions
+    run: TrainedRun, by: TrainedRun, texts: Sequence[str], *, options: RescoreOptions
 ) -> list[Rescored]:
     """Translate with one run, and let another choose among the best translations.
 
@@ -48,7 +48,7 @@ def rescore_translations(
     score is the log-probability over the length norm of beam search, each with its own tokens.
     """
     for each in (run, by):
-        if each.recipe.translate is None:
+        if not each.recipe.can_translate:
             raise RecipeError(
                 f"{each.recipe.name} is no translator", hint="`saccade recipes` lists some"
             )
@@ -63,7 +63,7 @@ def rescore_translations(
 
 
 def evaluate_rescoring(
-    run: OpenRun, by: OpenRun, data: Path | None, *, options: RescoreOptions
+    run: TrainedRun, by: TrainedRun, data: Path | None, *, options: RescoreOptions
 ) -> dict[str, float]:
     """BLEU on test_2016 before and after."""
     test = read_multi30k(data, source=run.settings.source, target=run.settings.target).test
@@ -76,18 +76,17 @@ def evaluate_rescoring(
 
 def pair_log_probs(model: nn.Module, pairs: Pairs) -> Tensor:
     """``log p(target | source)`` of every pair by any translator, in the order of the pairs."""
-    device = next(model.parameters()).device
     found = torch.empty(len(pairs))
     with torch.no_grad():
         for batch in pairs.in_order(tokens=4096):
-            here: PairBatch = moved(batch, device)
+            here: PairBatch = to_device_of(model, batch)
             log_probs = sequence_log_probs(model(here), here.target_out, here.target_mask)
             found[batch.rows] = log_probs.cpu()
     return found
 
 
 def _second_scores(
-    by: OpenRun, texts: Sequence[str], said: Sequence[Sequence[str]]
+    by: TrainedRun, texts: Sequence[str], said: Sequence[Sequence[str]]
 ) -> list[list[float]]:
     """What the second run says of each hypothesis; several models say their mean."""
     coders = Coders.from_kept(by.settings, by.kept)
@@ -100,17 +99,17 @@ def _second_scores(
     return [part.tolist() for part in scores.split(sizes)]
 
 
-def _n_best(run: OpenRun, source: Padded, n_best: int) -> list[list[Hypothesis]]:
+def _n_best(run: TrainedRun, source: Padded, n_best: int) -> list[list[Hypothesis]]:
     steppers = [model for model in run.models if isinstance(model, Stepper)]
     stepper = steppers[0] if len(steppers) == 1 else Ensemble(steppers)
-    device = next(run.models[0].parameters()).device
     lengths = source.mask.sum(1)
     found: dict[int, list[Hypothesis]] = {}
     for rows in lengths.argsort().split(TOGETHER):
         width = int(lengths[rows].max())
+        part = Padded(source.ids[rows, :width], source.mask[rows, :width])
         result = beam(
             stepper,
-            moved(Padded(source.ids[rows, :width], source.mask[rows, :width]), device),
+            to_device_of(run.models[0], part),
             size=max(run.settings.beam, n_best),
             max_length=TIMES * lengths[rows] + MORE,
             length_penalty=run.settings.length_penalty,

@@ -11,8 +11,8 @@ from typing import Any
 from saccade.errors import RecipeError, StoreError
 from saccade.store.atomic import atomic_file
 from saccade.store.schema import conform, parse_json
-from saccade.zoo.recipes.finding import all_recipes
-from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.recipe import Facts
+from saccade.zoo.recipes.registry import list_recipes
 from saccade.zoo.training.run_folder import RunFolder
 
 JSON_FILE, PAGE_FILE = "results.json", "results.md"
@@ -49,7 +49,7 @@ class Rows:
     rows: tuple[Row, ...]
 
 
-def row_of(folder: Path, recipes: Mapping[str, Recipe]) -> Row:
+def row_of(folder: Path, recipes: Mapping[str, Facts]) -> Row:
     """The result of a run, which must have come to its end."""
     run = RunFolder(folder)
     manifest, figures = run.manifest, run.figures
@@ -89,7 +89,7 @@ def gather_results(folders: Iterable[Path], *, kept: Sequence[Row] = ()) -> list
     Args:
         kept: rows of before; those of recipes that have no run here stay.
     """
-    recipes = all_recipes()
+    recipes = list_recipes()
     by_age = sorted(folders, key=lambda folder: RunFolder(folder).figures.get("evaluated", ""))
     rows = {row.recipe: row for row in (*kept, *(row_of(path, recipes) for path in by_age))}
     return [rows[name] for name in sorted(rows)]
@@ -135,7 +135,7 @@ def results_page(rows: Sequence[Row]) -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _note(recipe: Recipe, figures: Mapping[str, Any]) -> str:
+def _note(recipe: Facts, figures: Mapping[str, Any]) -> str:
     parts = []
     if recipe.at_least is not None:
         wanted = _wanted(recipe, figures["value"], recipe.at_least)
@@ -149,13 +149,13 @@ def _note(recipe: Recipe, figures: Mapping[str, Any]) -> str:
     return " ".join([*parts, recipe.note]).strip()
 
 
-def _beside(recipe: Recipe, name: str, value: float) -> str:
+def _beside(recipe: Facts, name: str, value: float) -> str:
     """Another figure than the recipe's own."""
     told, wanted = f"`{name}`: {_figure(value)}", recipe.beside[name]
     return told if wanted is None else f"{told} ({_wanted(recipe, value, wanted)})"
 
 
-def _wanted(recipe: Recipe, value: float, wanted: float) -> str:
+def _wanted(recipe: Facts, value: float, wanted: float) -> str:
     said = f"wanted: {recipe.bound} {_figure(wanted)}"
     return said if recipe.reaches(value, wanted) else f"{said}; **not reached**"
 

@@ -9,8 +9,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from saccade.errors import RecipeError, UsageError
-from saccade.zoo.training.config import kinds_of, problem_of
-from saccade.zoo.training.run_folder import flat
+from saccade.zoo.training.config import flat, kinds_of, problem_of
 
 Settings = TypeVar("Settings")
 YES, NO = ("true", "yes", "1"), ("false", "no", "0")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.recipe import Facts
 from saccade.zoo.recipes.results import Row
 
 GROUPS = {
@@ -66,7 +66,7 @@ def all_systems() -> list[System]:
 
 
 def standings(
-    system: System, recipes: Mapping[str, Recipe], results: Sequence[Row]
+    system: System, recipes: Mapping[str, Facts], results: Sequence[Row]
 ) -> list[Standing]:
     """What the recipes of a system reached, beside what was published."""
     ours = {row.recipe: row.value for row in results}

@@ -6,27 +6,45 @@ A translator is a module that
   the order of ``batch.target_mask``, each after the right symbols (teacher forcing);
 - can be decoded (`saccade.zoo.decoding.stepper.Stepper`): ``start(source: Padded)`` and ``step``.
 
-`saccade.zoo.recipes.translating` does the work; this file is read without torch.
+A recipe for one is a subclass of `Translation`, or of `AttentionTranslation` if its steps have
+attention weights; `saccade.zoo.recipes.translators` has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from saccade.zoo.recipes.options import Translated, TranslateOptions
-from saccade.zoo.recipes.recipe import Later, Recipe
+from torch import Tensor, nn
+
+from saccade.errors import RecipeError
+from saccade.trace.trace import Trace
+from saccade.zoo.decoding.beam import beam
+from saccade.zoo.decoding.ensemble import Ensemble
+from saccade.zoo.decoding.greedy import greedy
+from saccade.zoo.decoding.stepper import Hypothesis, Stepper
+from saccade.zoo.metrics.sequence_metrics import bleu_by_length, perplexity
+from saccade.zoo.metrics.translation_metrics import bleu, chrf, ter
+from saccade.zoo.objectives.likelihood import token_loss
+from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
+from saccade.zoo.recipes.run import TrainedRun
+from saccade.zoo.tasks.multi30k import SentencePairs, read_multi30k
+from saccade.zoo.tasks.pairs import PairBatch, Pairs, encode_pairs, encode_sources
+from saccade.zoo.tasks.rare_words import MixedWords, SpelledWords
+from saccade.zoo.tasks.subwords import Subwords
+from saccade.zoo.tasks.tokenizers import Coder, WordCoder, coder_from_json
+from saccade.zoo.tasks.vocabulary import EOS, Padded
 from saccade.zoo.training.config import BelowOne, Few, Many, NonNegative, TrainConfig
+from saccade.zoo.training.job import Job, LossOut, to_device_of
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from saccade.trace.trace import Trace
-    from saccade.zoo.recipes.opened import OpenRun
-    from saccade.zoo.tasks.pairs import PairBatch
-    from saccade.zoo.training.job import Job, LossOut
+# Sentences that are searched at once. Sorted by length first, so that few wait for the longest.
+TOGETHER = 128
+# A translation may have twice as many tokens as its source, and a few more: on Multi30k none needs
+# more, and a system that has not learnt to end yet does not take for ever.
+TIMES, MORE = 2, 10
 
 Coding = Literal["bpe", "wordpiece", "words", "mixed", "spelled"]
 Score = Literal["bleu", "perplexity"]
@@ -76,80 +94,272 @@ class TranslationSettings:
     """How it is trained."""
 
 
-MakeModel = Callable[[Any, int, int], "nn.Module"]
-"""``make_model(settings, n_source, n_target)``: the last two are sizes of vocabularies."""
-LossOf = Callable[[Any, "nn.Module", "PairBatch"], "LossOut"]
-"""``loss_of(settings, model, batch)``."""
-TraceOf = Callable[["OpenRun", str], "Sequence[Trace]"]
-TRACE = Later("translating.trace_of")  # for one attention, at the best translation
+@dataclass(frozen=True, kw_only=True)
+class Translation(Recipe):
+    """A translator, whose metric is sacreBLEU on test_2016 with beam search.
 
-
-def token_loss_of(settings: TranslationSettings, model: nn.Module, batch: PairBatch) -> LossOut:
-    """The likelihood of the right tokens, with the settings' label smoothing."""
-    from saccade.zoo.recipes.translating import token_loss_out
-
-    return token_loss_out(model, batch, smoothing=settings.smoothing)
-
-
-def translation_recipe(  # noqa: PLR0913  these are a recipe's own fields
-    *,
-    name: str,
-    about: str,
-    system: str,
-    settings: TranslationSettings,
-    make_model: MakeModel,
-    at_least: float | None = None,
-    published: float | None = None,
-    source: str = "",
-    note: str = "",
-    minutes: float = 45.0,
-    loss_of: LossOf = token_loss_of,
-    trace: TraceOf | None = TRACE,
-) -> Recipe:
-    """A recipe for a translator, whose figure is sacreBLEU on test_2016 with beam search.
-
-    Args:
-        settings: a `TranslationSettings`, with what the system itself can be told.
-        loss_of: for a system that is trained by more than the likelihood of tokens.
-        trace: None for a system without attention; another for one that has several kinds.
+    A subclass makes the model; one that is trained by more than the likelihood of tokens has a
+    loss of its own, too.
     """
 
-    def build(settings: Any, data: Path | None) -> Job:
-        from saccade.zoo.recipes.translating import translation_job
+    task: str = "multi30k"
+    metric: str = "bleu"
+    minutes: float = 45.0
 
-        return translation_job(settings, data, make_model=make_model, loss_of=loss_of)
+    @abstractmethod
+    def make_model(self, settings: Any, n_source: int, n_target: int) -> nn.Module:
+        """The model that the settings describe.
 
-    def restore(settings: Any, kept: Mapping[str, Any]) -> nn.Module:
-        from saccade.zoo.recipes.coders import Coders
+        Args:
+            n_source: the size of the source's vocabulary.
+            n_target: the size of the target's vocabulary.
+        """
 
+    def loss(self, settings: Any, model: nn.Module, batch: PairBatch) -> LossOut:
+        """The likelihood of the right tokens, with the settings' label smoothing."""
+        return token_loss_out(model, batch, smoothing=settings.smoothing)
+
+    def build(self, settings: TranslationSettings, data: Path | None) -> Job:
+        """Read Multi30k, learn the vocabulary, make the model."""
+        splits = read_multi30k(data, source=settings.source, target=settings.target)
+        coders = Coders.learn(settings, splits.train)
+        pairs, valid = coders.pairs(splits.train), coders.pairs(splits.valid)
+        some = SentencePairs(*(side[: settings.valid_sentences] for side in splits.valid))
+        return Job(
+            model=self.make_model(settings, len(coders.source), len(coders.target)),
+            batches=lambda epoch: pairs.batches(
+                tokens=settings.batch_tokens, seed=settings.training.seed, epoch=epoch
+            ),
+            loss=lambda model, batch: self.loss(settings, model, batch),
+            validate=lambda model: _validate(model, valid, some, coders=coders),
+            score=settings.score,
+            is_better="more" if settings.score == "bleu" else "less",
+            config=settings.training,
+            kept=coders.to_kept(),
+        )
+
+    def restore(self, settings: TranslationSettings, kept: Mapping[str, Any]) -> nn.Module:
+        """The model for the vocabulary that was kept."""
         coders = Coders.from_kept(settings, kept)
-        return make_model(settings, len(coders.source), len(coders.target))
+        return self.make_model(settings, len(coders.source), len(coders.target))
+
+    def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
+        """Scores on test_2016, on the text a reader would see; BLEU also by the source's length."""
+        settings = run.settings
+        test = read_multi30k(data, source=settings.source, target=settings.target).test
+        coders = Coders.from_kept(settings, run.kept)
+        options = search_options(settings)
+        found = translate_texts(run.models, test.source, coders=coders, options=options)
+        said = [each.text for each in found]
+        scores = {
+            "bleu": bleu(said, test.target).score,
+            "chrf": chrf(said, test.target).score,
+            "ter": ter(said, test.target).score,
+        }
+        if len(run.models) == 1:
+            scores["perplexity"] = pairs_perplexity(run.model, coders.pairs(test))
+        n_words = [len(text.split()) for text in test.source]
+        for each in bleu_by_length(said, test.target, n_words):
+            scores[f"bleu_of_{each.shortest}_to_{each.longest}_words"] = each.bleu
+        return scores
 
     def translate(
-        run: OpenRun, texts: Sequence[str], options: TranslateOptions
-    ) -> Sequence[Translated]:
-        from saccade.zoo.recipes.coders import Coders
-        from saccade.zoo.recipes.translating import translate_texts
-
+        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+    ) -> list[Translated]:
+        """Translations of sentences, by one model or the mean of several."""
         coders = Coders.from_kept(run.settings, run.kept)
         return translate_texts(run.models, texts, coders=coders, options=options)
 
-    return Recipe(
-        name=name,
-        about=about,
-        system=system,
-        task="multi30k",
-        metric="bleu",
-        at_least=at_least,
-        published=published,
-        source=source,
-        note=note,
-        minutes=minutes,
-        settings=settings,
-        build=build,
-        restore=restore,
-        evaluate=Later("translating.evaluate_translator"),
-        trace=trace,
-        translate=translate,
-        unknown_words=Later("translating.unknown_source_words"),
-    )
+    def unknown_words(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[str]:
+        """Words of a source sentence that the run reads as ``<unk>``."""
+        coders = Coders.from_kept(run.settings, run.kept)
+        return coders.source.unknown(coders.cased(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionTranslation(Translation):
+    """A translator whose every step has weights on the tokens of the source."""
+
+    def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
+        """Tokens of the best translation against those of the source: one trace of one attention.
+
+        A system with several kinds of attention overrides this.
+        """
+        del data  # the sentence is the user's
+        coders = Coders.from_kept(run.settings, run.kept)
+        source = coders.sources([text])
+        (best,) = search([run.model], source, options=search_options(run.settings))
+        assert best.weights is not None, f"{run.recipe.name} tells no weights"
+        memory, weights = coders.source.labels(source.ids[0].tolist()), best.weights.cpu()
+        if coders.is_reversed:  # as a reader has it; the end symbol was last all the time
+            order = [*range(len(memory) - 2, -1, -1), len(memory) - 1]
+            memory, weights = [memory[at] for at in order], weights[:, order]
+        steps = coders.target.labels([*best.ids, EOS])[: len(weights)]
+        return [
+            Trace(
+                kind="attention",
+                steps=tuple(steps),
+                memory=tuple(memory),
+                weights=weights,
+                title=coders.target.decode(best.ids),
+                meta={"source": text, "log_prob": best.log_prob},
+            )
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coders:
+    """How text becomes tokens, on both sides."""
+
+    source: Coder
+    target: Coder
+    is_lowercase: bool
+    is_reversed: bool
+
+    @classmethod
+    def learn(cls, settings: TranslationSettings, pairs: SentencePairs) -> Coders:
+        """From training sentences."""
+        sources = [_cased(settings.is_lowercase, text) for text in pairs.source]
+        if settings.is_joint:
+            source = target = _learn(settings, [*sources, *pairs.target])
+        else:
+            source, target = _learn(settings, sources), _learn(settings, pairs.target)
+        return cls._with(settings, source, target)
+
+    @classmethod
+    def from_kept(cls, settings: TranslationSettings, kept: Mapping[str, Any]) -> Coders:
+        """As a run has kept them."""
+        held = kept.get("coders")
+        if not held:
+            raise RecipeError("the run has kept no vocabulary", hint="train it again")
+        coders = [coder_from_json(each, "the run's vocabulary") for each in held]
+        return cls._with(settings, coders[0], coders[-1])
+
+    @classmethod
+    def _with(cls, settings: TranslationSettings, source: Coder, target: Coder) -> Coders:
+        return cls(
+            source=source,
+            target=target,
+            is_lowercase=settings.is_lowercase,
+            is_reversed=settings.is_reversed,
+        )
+
+    def cased(self, text: str) -> str:
+        """A source sentence with the capitals that the system reads."""
+        return _cased(self.is_lowercase, text)
+
+    def to_kept(self) -> dict[str, Any]:
+        """What a run is to keep; a shared coder once."""
+        coders = [self.source] if self.source is self.target else [self.source, self.target]
+        return {"coders": [coder.to_json() for coder in coders]}
+
+    def pairs(self, pairs: SentencePairs) -> Pairs:
+        """Encode sentences with their translations."""
+        return encode_pairs(
+            [self.cased(text) for text in pairs.source],
+            pairs.target,
+            coder=self.source,
+            target_coder=self.target,
+            is_reversed=self.is_reversed,
+        )
+
+    def sources(self, texts: Sequence[str]) -> Padded:
+        """Encode sentences that are to be translated."""
+        cased = [self.cased(text) for text in texts]
+        return encode_sources(cased, self.source, is_reversed=self.is_reversed)
+
+
+def _learn(settings: TranslationSettings, texts: Sequence[str]) -> Coder:
+    match settings.coding:
+        case "bpe" | "wordpiece":
+            return Subwords.train(texts, size=settings.n_pieces, kind=settings.coding)
+        case "words":
+            return WordCoder.build(texts, max_size=settings.n_pieces)
+        case "mixed":
+            return MixedWords.build(texts, n_words=settings.n_pieces)
+        case "spelled":
+            return SpelledWords.build(texts, n_words=settings.n_pieces)
+
+
+def _cased(is_lowercase: bool, text: str) -> str:  # noqa: FBT001  one flag and a text
+    return text.lower() if is_lowercase else text
+
+
+def token_loss_out(model: nn.Module, batch: PairBatch, *, smoothing: float) -> LossOut:
+    """The loss of a translator, which gives logits for real target positions only."""
+    found = token_loss(model(batch), batch.target_out[batch.target_mask], smoothing=smoothing)
+    return LossOut(found.loss, found.n_tokens, {"nats": found.nll / found.n_tokens})
+
+
+def pairs_perplexity(model: nn.Module, pairs: Pairs, *, tokens: int = 4096) -> float:
+    """Perplexity of a token, of all targets given their sources."""
+    nll, n_tokens = 0.0, 0
+    for batch in pairs.in_order(tokens=tokens):
+        here: PairBatch = to_device_of(model, batch)
+        found = token_loss(model(here), here.target_out[here.target_mask])
+        nll, n_tokens = nll + found.nll.item(), n_tokens + found.n_tokens
+    return perplexity(nll, n_tokens).perplexity
+
+
+def translate_texts(
+    models: Sequence[nn.Module],
+    texts: Sequence[str],
+    *,
+    coders: Coders,
+    options: TranslateOptions,
+) -> list[Translated]:
+    """Translate sentences, with one model or the mean of several."""
+    found = search(models, coders.sources(texts), options=options)
+    return [Translated(coders.target.decode(each.ids), each.log_prob) for each in found]
+
+
+def search_options(settings: TranslationSettings) -> TranslateOptions:
+    """How the recipe itself searches."""
+    return TranslateOptions(beam=settings.beam, length_penalty=settings.length_penalty)
+
+
+def search(
+    models: Sequence[nn.Module], source: Padded, *, options: TranslateOptions
+) -> list[Hypothesis]:
+    """The best hypothesis of each sentence."""
+    stepper = _stepper(models)
+    lengths = source.mask.sum(1)
+    found: dict[int, Hypothesis] = {}
+    for rows in lengths.argsort().split(TOGETHER):
+        width = int(lengths[rows].max())
+        part = Padded(source.ids[rows, :width], source.mask[rows, :width])
+        limit = (TIMES * lengths[rows] + MORE).clamp_max(options.max_length)
+        best = _search(stepper, to_device_of(models[0], part), limit, options)
+        found.update(zip(rows.tolist(), best, strict=True))
+    return [found[row] for row in range(len(lengths))]
+
+
+def _validate(
+    model: nn.Module, pairs: Pairs, sentences: SentencePairs, *, coders: Coders
+) -> dict[str, float]:
+    scores = {"perplexity": pairs_perplexity(model, pairs)}
+    if sentences.source:
+        options = TranslateOptions(beam=1)
+        found = translate_texts([model], sentences.source, coders=coders, options=options)
+        scores["bleu"] = bleu([each.text for each in found], sentences.target).score
+    return scores
+
+
+def _search(
+    stepper: Stepper, source: Padded, limit: Tensor, options: TranslateOptions
+) -> list[Hypothesis]:
+    if options.beam == 1:
+        return greedy(stepper, source, max_length=int(limit.max()))
+    return beam(
+        stepper,
+        source,
+        size=options.beam,
+        max_length=limit,
+        length_penalty=options.length_penalty,
+    ).best
+
+
+def _stepper(models: Sequence[nn.Module]) -> Stepper:
+    steppers = [model for model in models if isinstance(model, Stepper)]
+    assert len(steppers) == len(models), "a translator must have `start` and `step`"
+    return steppers[0] if len(steppers) == 1 else Ensemble(steppers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -145,6 +146,16 @@ def moved(batch: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return batch
     return tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), batch)
+
+
+def to_device_of(model: nn.Module, value: Any) -> Any:
+    """A batch, a tensor or a tree of them where the model is.
+
+    Training batches are moved by the loop. What a recipe reads itself, to validate, evaluate or
+    trace, goes through here, so that no recipe names a device.
+    """
+    weight = next(chain(model.parameters(), model.buffers()), None)
+    return value if weight is None else moved(value, weight.device)
 
 
 class JobLoss(nn.Module):

@@ -32,7 +32,7 @@ from saccade.zoo.training.checkpoint import (
 )
 from saccade.zoo.training.job import NOTHING, Curriculum, Job, moved, share_of
 from saccade.zoo.training.optim import check_schedule, rate_at, set_rate
-from saccade.zoo.training.run import Progress, Run, Wishes, begin_run, device_of
+from saccade.zoo.training.run_state import Progress, Run, Wishes, begin_run, device_of
 
 # Validation: scores on held-out data, and what follows from them.
 
@@ -364,6 +364,9 @@ def _log(run: Run) -> None:
     run.line_began = seconds
 
 
+MOST_STEPS = 1e15  # of a progress bar: minutes without end have no whole number of steps
+
+
 def _total(run: Run) -> int | None:
     """How many steps there will be, as far as that can be told without a clock."""
     by_epochs = run.config.epochs * run.state.epoch_length
@@ -373,7 +376,7 @@ def _total(run: Run) -> int | None:
 def _show(run: Run) -> None:
     if run.progress and run.processes.is_first:
         seconds, step = run.clock.seconds, run.state.step
-        by_time = round(step * run.config.minutes * 60 / max(seconds, 1e-9))
+        by_time = round(min(MOST_STEPS, step * run.config.minutes * 60 / max(seconds, 1e-9)))
         total = min((n for n in (_total(run), by_time) if n), default=None)
         if total:
             run.progress("training", step, max(step, total), run.note)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from saccade.store.atomic import atomic_file, is_temporary, settled_folder
 from saccade.store.folder import read_folder, write_folder
 from saccade.store.schema import conform, parse_json, with_digest, without_digest
 from saccade.zoo.training.checkpoint import read_scores, written_scores
+from saccade.zoo.training.config import plain
 from saccade.zoo.training.log import finite
 
 # With what a run was made: versions, and the commit of the code.
@@ -61,44 +62,6 @@ def _git(*words: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
-
-
-# In what two settings differ.
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, free: frozenset[str]) -> str:
-    """Where two settings differ, in words; empty when they do not.
-
-    Args:
-        free: names of fields that may differ.
-
-    >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}, free=frozenset())
-    'b.c: the run has 2, asked for is 3'
-    """
-    before, after = dict(flat(_plain(old))), dict(flat(_plain(new)))
-    return "; ".join(
-        f"{key}: the run has {before.get(key)!r}, asked for is {after.get(key)!r}"
-        for key in {**before, **after}
-        if before.get(key) != after.get(key) and key.rpartition(".")[2] not in free
-    )
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back: tuples are lists."""
-    return json.loads(json.dumps(dict(values)))
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The innermost values of nested settings, with dots in their names.
-
-    >>> dict(flat({"a": 1, "b": {"c": 2}}))
-    {'a': 1, 'b.c': 2}
-    """
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 FORMAT = 1
@@ -255,17 +218,17 @@ class RunFolder:
         """Write what is known before the first step, as far as it is not there yet."""
         if not self.exists():
             about = {"format": FORMAT, **manifest, "kept_sha256": _digest(kept)}
-            self._write(MANIFEST, with_digest(_plain(about)))
+            self._write(MANIFEST, with_digest(plain(about)))
         if not self.has_kept():
             self._write(KEPT, kept)
 
     def write_figures(self, figures: Mapping[str, Any]) -> None:
         """Write the final numbers."""
-        self._write(FIGURES, with_digest(_plain(finite(figures))))
+        self._write(FIGURES, with_digest(plain(finite(figures))))
 
     def write_best(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Keep weights as the best so far."""
-        told = with_digest(_plain({**about, "scores": written_scores(about["scores"])}))
+        told = with_digest(plain({**about, "scores": written_scores(about["scores"])}))
         write_folder(self.best, {"kind": BEST_KIND, **told}, {WEIGHTS: weights})
 
     def read_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -313,4 +276,4 @@ class RunFolder:
 
 
 def _digest(values: Mapping[str, Any]) -> str:
-    return with_digest(_plain(values))["sha256"]
+    return with_digest(plain(values))["sha256"]

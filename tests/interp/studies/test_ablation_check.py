@@ -31,7 +31,7 @@ class Oracle(Lens):
     def start(cls, model, layer):
         raise NotImplementedError
 
-    def forward(self, held, *, words=None):  # noqa: ARG002  (a lens has it)
+    def forward(self, held, *, words=None):
         stage, said = self.stage, []
         rows = held.unflatten(0, (stage.n_windows, -1))
         for head in range(held.shape[1]):

@@ -87,3 +87,9 @@ def test_closed_sequences_wait_for_the_open_ones_of_their_sentence():
 def test_a_draw_that_makes_no_sense_is_refused(wrong, message):
     with pytest.raises(UsageError, match=message):
         sample(Reader(), sources(2), max_length=3, **wrong)
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30])
+def test_the_lowest_temperatures_take_the_likeliest(temperature):
+    log_probs = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]]).log()
+    assert draw(log_probs, temperature=temperature).tolist() == [1, 0]

@@ -6,7 +6,7 @@ import torch
 
 from saccade.zoo.models.best_of import BestOf
 from saccade.zoo.models.memn2n import MemN2N
-from saccade.zoo.recipes.answering import answer_loss
+from saccade.zoo.recipes.question_answering import answer_loss
 from saccade.zoo.tasks.babi import Stories, parse_stories, story_vocabulary
 
 TEXT = "1 Mary went home.\n2 John is out.\n3 Where is Mary?\thome\t1\n4 Where is John?\tout\t2\n"

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from saccade.zoo.models.memnn import FARTHEST, N_ROLES, MemNN
-from saccade.zoo.recipes.answering import supported_loss
+from saccade.zoo.recipes.memory_networks import supported_loss
 from saccade.zoo.tasks.babi import StoryBatch
 
 WORDS, D, FACTS, LENGTH = 17, 6, 5, 4

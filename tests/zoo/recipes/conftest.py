@@ -26,7 +26,7 @@ def tiny() -> Any:
     """The recipe, known to every command."""
     from tiny import TINY
 
-    from saccade.zoo.recipes.finding import register_recipe
+    from saccade.zoo.recipes.registry import register_recipe
 
     register_recipe(TINY)  # again: a test of `--plugin` may have put its own copy there
     return TINY
@@ -35,7 +35,7 @@ def tiny() -> Any:
 @pytest.fixture(scope="package")
 def tiny_run(tiny, tmp_path_factory) -> Path:
     """A run that has learnt; not to be changed."""
-    from saccade.zoo.recipes.running import train_recipe
+    from saccade.zoo.recipes.run import train_recipe
     from saccade.zoo.recipes.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"

@@ -1,16 +1,16 @@
-"""The recipes of Bahdanau, Luong and hard attention, from training to figures, on a small scale."""
+"""The recipes of Bahdanau and of Luong, from training to figures, on a small scale."""
 
 import json
 
 import pytest
 
 from saccade.cli.main import main
-from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes.registry import find_recipe
 
 GERMAN = ["Ein Hund läuft .", "Eine Katze schläft .", "Ein kleiner Hund schläft im Gras ."]
 ENGLISH = ["A dog runs .", "A cat sleeps in sun", "A small dog rests on the wet grass , well ."]
 TINY = ["steps=3", "minutes=0", "warmup=1", "validate_steps=2", "d_hidden=8", "d_embed=5"]
-NAMES = ("bahdanau-multi30k", "luong-multi30k", "hard-attention")
+NAMES = ("bahdanau-multi30k", "luong-multi30k")
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +57,3 @@ def test_a_translator_is_trained_evaluated_used_and_watched(name, changes, data,
     assert main(["trace", str(tmp_path / "run"), GERMAN[0], "--json"]) == 0
     (trace,) = json.loads(capsys.readouterr().out)
     assert trace["memory"][-1] == "</s>" and len(trace["weights"]) == len(trace["steps"])
-
-
-def test_drawled_words_are_written_down_and_watched(data, tmp_path, capsys):
-    train("hard-attention", data, tmp_path / "run")
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["metric"] == "words" and {"letters", "guessed", "delay"} < set(figures["test"])
-    assert main(["translate", str(tmp_path / "run"), "dd_oogg"]) == 0
-    capsys.readouterr()
-    assert main(["trace", str(tmp_path / "run"), "dd_oogg", "--json"]) == 0
-    (trace,) = json.loads(capsys.readouterr().out)
-    assert trace["memory"] == [*"dd_oogg", "</s>"]
-    assert all(sorted(row)[-1] == 1.0 and sum(row) == 1.0 for row in trace["weights"])

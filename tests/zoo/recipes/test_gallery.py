@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from saccade.cli.main import main
-from saccade.zoo.recipes import finding
-from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes import registry as finding
 from saccade.zoo.recipes.gallery import write_gallery
-from saccade.zoo.recipes.running import train_recipe
+from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.run import train_recipe
 from saccade.zoo.recipes.settings import with_settings
 
 

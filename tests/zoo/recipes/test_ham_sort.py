@@ -3,10 +3,9 @@
 import pytest
 
 from saccade.errors import UsageError
-from saccade.zoo.recipes import tree_sorting
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.opened import open_run
-from saccade.zoo.recipes.running import train_recipe
+from saccade.zoo.recipes import ham_sort
+from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.run import load_run, train_recipe
 from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.memory_tasks import sort_batch
 
@@ -23,8 +22,8 @@ def trained(tmp_path_factory):
 
 def test_figures_count_items_and_sequences_that_are_right(trained):
     folder, figures = trained
-    run = open_run(folder)
-    test = sort_batch(3, lengths=(3, 3), batch=40, seed=tree_sorting.TEST_SEED, d_bits=2)
+    run = load_run(folder)
+    test = sort_batch(3, lengths=(3, 3), batch=40, seed=ham_sort.TEST_SEED, d_bits=2)
     right = [
         [bool(((said > 0) == (wanted > 0)).all()) for said, wanted in zip(*both, strict=True)]
         for both in zip(run.model(test.items), test.targets, strict=True)
@@ -36,7 +35,7 @@ def test_figures_count_items_and_sequences_that_are_right(trained):
 
 
 def test_the_walk_is_traced_over_the_given_keys(trained):
-    run = open_run(trained[0])
+    run = load_run(trained[0])
     (trace,) = run.recipe.trace(run, "3 0 2")
     assert trace.kind == "tree-search" and trace.memory == ("3", "0", "2")
     assert len(trace.steps) == 3 and trace.weights.shape == (3, 3)
@@ -45,7 +44,7 @@ def test_the_walk_is_traced_over_the_given_keys(trained):
 
 @pytest.mark.parametrize("text", ["", "1 two", "4", "-1"])
 def test_other_texts_are_refused(text, trained):
-    run = open_run(trained[0])
+    run = load_run(trained[0])
     with pytest.raises(UsageError, match="expected keys from 0 to 3"):
         run.recipe.trace(run, text)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.zoo.recipes.finding import find_recipe
+from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.settings import with_settings
 
 # One for each operation whose gradient is written by hand, and those that mix both kinds.

@@ -9,11 +9,11 @@ import torch
 from saccade.cli.main import main
 from saccade.zoo.recipes import rescoring
 from saccade.zoo.recipes.by_length import length_curves
-from saccade.zoo.recipes.coders import Coders
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.opened import open_run
-from saccade.zoo.recipes.options import RescoreOptions
+from saccade.zoo.recipes.recipe import RescoreOptions
+from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.rescoring import pair_log_probs, rescore_translations
+from saccade.zoo.recipes.run import load_run
+from saccade.zoo.recipes.translation import Coders
 from saccade.zoo.tasks.multi30k import SentencePairs
 
 GERMAN = ["Ein Hund läuft .", "Eine Katze schläft .", "Ein kleiner Hund schläft im Gras ."]
@@ -130,7 +130,7 @@ def test_a_second_translator_chooses_among_the_best_of_a_first(runs, data, capsy
 
 
 def test_rescoring_ranks_by_the_average_of_both_scores(runs):
-    first, second = open_run(runs / "seed-0"), open_run(runs / "hybrid")
+    first, second = load_run(runs / "seed-0"), load_run(runs / "hybrid")
     own = rescore_translations(first, second, GERMAN, options=RescoreOptions(n_best=5, weight=0.0))
     assert [each.after for each in own] == [each.before for each in own]
     other = rescore_translations(
@@ -152,7 +152,7 @@ def test_rescoring_ranks_by_the_average_of_both_scores(runs):
 
 
 def test_the_log_probability_of_pairs_does_not_depend_on_their_company(runs):
-    run = open_run(runs / "hybrid")
+    run = load_run(runs / "hybrid")
     coders = Coders.from_kept(run.settings, run.kept)
     together = pair_log_probs(run.model, coders.pairs(SentencePairs(GERMAN, ENGLISH)))
     for row, (source, target) in enumerate(zip(GERMAN, ENGLISH, strict=True)):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from saccade.errors import RecipeError
-from saccade.zoo.recipes import finding
+from saccade.zoo.recipes import registry as finding
 from saccade.zoo.recipes.results import (
     gather_results,
     read_results,

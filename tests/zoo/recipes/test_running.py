@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from saccade.errors import RecipeError, StoreError, TrainingError
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.opened import OpenRun, open_run
-from saccade.zoo.recipes.running import (
+from saccade.errors import RecipeError, StoreError, TrainingError, UsageError
+from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.run import (
+    TrainedRun,
     command_for,
     evaluate_run,
+    load_run,
     settings_of_run,
     train_recipe,
     write_ensemble,
@@ -37,7 +38,7 @@ def test_a_run_leaves_its_figure(tiny, tiny_run):
 
 
 def test_an_opened_run_gives_the_same_figure(tiny, tiny_run):
-    run = open_run(tiny_run)
+    run = load_run(tiny_run)
     assert run.recipe is tiny and run.settings.training.epochs == 12
     assert not run.model.training and not any(w.requires_grad for w in run.model.parameters())
     assert evaluate_run(run)["value"] == RunFolder(tiny_run).figures["value"]
@@ -48,14 +49,14 @@ def test_the_same_seed_gives_the_same_run_and_another_another(tiny, tmp_path):
         run_of(tiny, tmp_path / name, f"seed={seed}")
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
-    first, again, other = (open_run(folder).model.state_dict() for folder in folders)
+    first, again, other = (load_run(folder).model.state_dict() for folder in folders)
     assert all(torch.equal(value, again[name]) for name, value in first.items())
     assert not all(torch.equal(value, other[name]) for name, value in first.items())
 
 
 def test_several_runs_are_used_together(tiny, tmp_path):
     folders = [run_of(tiny, tmp_path / f"s{seed}", f"seed={seed}") for seed in (1, 2, 3)]
-    run = open_run(folders)
+    run = load_run(folders)
     assert len(run.models) == 3
     with pytest.raises(RecipeError, match="tiny-mirror cannot do this with 3 runs together"):
         run.model  # noqa: B018
@@ -71,18 +72,26 @@ def test_several_runs_are_used_together(tiny, tmp_path):
         write_ensemble(tmp_path / "all", folders, {})
     wider = run_of(tiny, tmp_path / "wide", "d_model=17")
     with pytest.raises(RecipeError, match="d_model: the run has 13, asked for is 17"):
-        open_run([folders[0], wider])
+        load_run([folders[0], wider])
     other = run_of(tiny, tmp_path / "other", "letters=xyz")
     with pytest.raises(RecipeError, match="what they kept differs"):
-        open_run([folders[0], other])
+        load_run([folders[0], other])
 
 
-def test_a_run_that_is_there_is_refused_before_any_data_is_read(tiny, tiny_run):
-    def build(settings, data):
+def test_a_run_that_is_there_is_refused_before_any_data_is_read(tiny, tiny_run, monkeypatch):
+    def build(self, settings, data):
         raise AssertionError("minutes are spent")
 
+    monkeypatch.setattr(type(tiny), "build", build)
     with pytest.raises(TrainingError, match="is there already"):
-        train_recipe(replace(tiny, build=build), tiny_run)
+        train_recipe(tiny, tiny_run)
+
+
+def test_a_book_is_no_sentence(tiny_run):
+    run = load_run(tiny_run)
+    for ask in (run.trace, lambda text: run.translate(["a", text])):
+        with pytest.raises(UsageError, match="at most 5,000 characters at once, got 5,001"):
+            ask("a" * 5001)
 
 
 def test_the_settings_of_a_run_are_found_again(tiny, tiny_run, tmp_path):
@@ -106,34 +115,34 @@ def test_the_command_says_what_differs_and_can_be_pasted(tiny):
 
 def test_what_is_no_finished_run_of_a_recipe_is_refused(tiny, tiny_run, tmp_path):
     with pytest.raises(TrainingError, match=r"nothing is no run of saccade: no such folder"):
-        open_run(tmp_path / "nothing")
+        load_run(tmp_path / "nothing")
     shutil.copytree(tiny_run, tmp_path / "young")
     shutil.rmtree(tmp_path / "young" / "best")
     with pytest.raises(TrainingError, match="young has no weights yet"):
-        open_run(tmp_path / "young")
+        load_run(tmp_path / "young")
     shutil.copytree(tiny_run, tmp_path / "odd")
     manifest = json.loads((tmp_path / "odd" / "manifest.json").read_text())
     del manifest["sha256"]  # as an earlier version wrote it
     (tmp_path / "odd" / "manifest.json").write_text(json.dumps({**manifest, "recipe": "gone"}))
     with pytest.raises(RecipeError, match="there is no recipe 'gone'"):
-        open_run(tmp_path / "odd")
+        load_run(tmp_path / "odd")
     (tmp_path / "odd" / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(TrainingError, match="odd has format 99, this saccade reads up to 1"):
-        open_run(tmp_path / "odd")
+        load_run(tmp_path / "odd")
     (tmp_path / "odd" / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match=r"manifest.json is damaged: expected JSON"):
-        open_run(tmp_path / "odd")
+        load_run(tmp_path / "odd")
 
 
 def test_a_run_without_a_recipe_is_for_the_code_that_made_it(tiny, tmp_path):
     train(tiny.build(with_settings(tiny.settings, ["epochs=1"]), None), tmp_path / "run")
     with pytest.raises(RecipeError, match="run was not made by a recipe"):
-        open_run(tmp_path / "run")
+        load_run(tmp_path / "run")
 
 
 def test_a_recipe_that_does_not_give_its_metric_says_so(tiny, tiny_run):
-    run = open_run(tiny_run)
+    run = load_run(tiny_run)
     odd = replace(find_recipe("tiny-mirror"), metric="bleu")
-    other = OpenRun(recipe=odd, settings=run.settings, kept=run.kept, models=run.models)
+    other = TrainedRun(recipe=odd, settings=run.settings, kept=run.kept, models=run.models)
     with pytest.raises(RecipeError, match="gives no 'bleu', it gives right, letters"):
         evaluate_run(other)

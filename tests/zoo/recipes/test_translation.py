@@ -6,6 +6,7 @@ The other translators' recipes are tested beside their own systems.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,20 +15,19 @@ from torch.nn import functional
 
 from saccade.cli.main import main
 from saccade.errors import RecipeError
+from saccade.trace.trace import Trace
 from saccade.zoo.decoding.stepper import Started, Stepped
-from saccade.zoo.recipes.coders import Coders
-from saccade.zoo.recipes.finding import find_recipe
-from saccade.zoo.recipes.opened import OpenRun, open_run
-from saccade.zoo.recipes.options import TranslateOptions
-from saccade.zoo.recipes.translating import (
+from saccade.zoo.recipes.recipe import TranslateOptions
+from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.run import TrainedRun, load_run
+from saccade.zoo.recipes.translation import (
     TOGETHER,
-    evaluate_translator,
+    AttentionTranslation,
+    Coders,
+    TranslationSettings,
     pairs_perplexity,
     search,
-    trace_of,
-    translate_texts,
 )
-from saccade.zoo.recipes.translation import TranslationSettings, translation_recipe
 from saccade.zoo.tasks.multi30k import SentencePairs
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import EOS, Padded
@@ -70,23 +70,20 @@ class Echo(nn.Module):
         return 20.0 * functional.one_hot(ids, int(self.n_vocab)).float()
 
 
-def make_echo(settings, n_source, n_target) -> Echo:
-    return Echo(n_target)
+class EchoRecipe(AttentionTranslation):
+    def make_model(self, settings, n_source, n_target) -> Echo:
+        return Echo(n_target)
 
 
-def echo_run(**changes) -> OpenRun:
+def echo_run(**changes) -> TrainedRun:
     settings = TranslationSettings(n_pieces=70, **changes)
     coders = Coders.learn(settings, PAIRS)
-    recipe = translation_recipe(
-        name="echo",
-        about="Says its source again.",
-        system="none",
-        settings=settings,
-        make_model=make_echo,
+    recipe = EchoRecipe(
+        name="echo", about="Says its source again.", system="none", settings=settings
     )
     kept = json.loads(json.dumps(coders.to_kept()))  # as a run folder holds it
     model = recipe.restore(settings, kept).eval()
-    return OpenRun(recipe=recipe, settings=settings, kept=kept, models=(model,))
+    return TrainedRun(recipe=recipe, settings=settings, kept=kept, models=(model,))
 
 
 @pytest.fixture(scope="module")
@@ -134,11 +131,10 @@ def test_only_the_source_is_lowered():
 
 def test_sentences_come_back_in_their_order_however_they_were_batched():
     run = echo_run()
-    coders = Coders.from_kept(run.settings, run.kept)
     texts = [" ".join([GERMAN[n % 3]] * (1 + n % 4)) for n in range(TOGETHER + 5)]
     for size in (1, 3):
         options = TranslateOptions(beam=size)
-        found = translate_texts(run.models, texts, coders=coders, options=options)
+        found = run.recipe.translate(run, texts, options)
         assert [each.text for each in found] == texts
         assert all(-1e-3 < each.log_prob <= 0 for each in found)
 
@@ -152,9 +148,8 @@ def test_no_translation_is_longer_than_it_may_be():
 
 def test_several_models_are_searched_as_one():
     run = echo_run()
-    coders = Coders.from_kept(run.settings, run.kept)
-    options = TranslateOptions(beam=2)
-    (found,) = translate_texts(run.models * 2, GERMAN[:1], coders=coders, options=options)
+    both = replace(run, models=run.models * 2)
+    (found,) = run.recipe.translate(both, GERMAN[:1], TranslateOptions(beam=2))
     assert found.text == GERMAN[0]
 
 
@@ -165,7 +160,8 @@ def test_the_scores_are_those_of_what_was_said(tmp_path):
         for language in ("de", "en"):
             file = tmp_path / "multi30k" / f"{part}.{language}"
             file.write_text("\n".join(GERMAN) + "\n", encoding="utf-8")
-    scores = evaluate_translator(echo_run(), tmp_path)
+    run = echo_run()
+    scores = run.recipe.evaluate(run, tmp_path)
     assert scores["bleu"] == pytest.approx(100) and scores["chrf"] == pytest.approx(100)
     assert scores["ter"] == 0 and scores["perplexity"] == pytest.approx(1, abs=1e-3)
     by_length = [value for name, value in scores.items() if name.startswith("bleu_of_")]
@@ -182,7 +178,8 @@ def test_perplexity_does_not_depend_on_the_batches():
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_a_trace_shows_the_source_as_it_is_read_by_people(is_reversed):
     run = echo_run(is_reversed=is_reversed)
-    (trace,) = trace_of(run, GERMAN[2])
+    (trace,) = run.recipe.trace(run, GERMAN[2])
+    assert isinstance(trace, Trace)
     assert "".join(trace.memory).replace("▁", " ").strip() == f"{GERMAN[2]}</s>"
     assert trace.steps[-1] == "</s>"
     looked = [trace.most(step, top=1)[0].label for step in range(len(trace.steps))]
@@ -208,8 +205,8 @@ def test_a_transformer_is_trained_evaluated_used_and_watched(changes, data, tmp_
 def test_two_transformers_are_an_ensemble(data, tmp_path, capsys):
     for seed in (0, 1):
         train(data, tmp_path / f"seed-{seed}", f"seed={seed}")
-    run = open_run([tmp_path / "seed-0", tmp_path / "seed-1"])
-    scores = evaluate_translator(run, data)
+    run = load_run([tmp_path / "seed-0", tmp_path / "seed-1"])
+    scores = run.recipe.evaluate(run, data)
     assert "bleu" in scores and "perplexity" not in scores
 
 

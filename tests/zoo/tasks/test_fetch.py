@@ -193,6 +193,8 @@ def test_listing_data_sets_does_not_import_torch():
     import subprocess
     import sys
 
-    code = "import saccade.zoo.tasks.datasets as t, sys; t.list_data(); print('torch' in sys.modules)"
+    code = (
+        "import saccade.zoo.tasks.datasets as t, sys; t.list_data(); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -25,7 +25,7 @@ def _one_thread() -> Any:
 @pytest.fixture
 def tiny_job() -> Any:
     """Makes the tiny job anew, the same every time; changes go to its training or to the job."""
-    from tiny import TINY, build
+    from tiny import TINY
 
     from saccade.zoo.training.checkpoint import seed_all
 
@@ -33,7 +33,7 @@ def tiny_job() -> Any:
         config = replace(TINY.settings.training, **training)
         settings = replace(TINY.settings, training=config, **(sizes or {}))
         seed_all(config.seed)
-        return replace(build(settings, None), **(job or {}))
+        return replace(TINY.build(settings, None), **(job or {}))
 
     return make
 

@@ -16,11 +16,10 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.trace.trace import load_trace, save_trace
-from saccade.zoo.recipes.finding import all_recipes
-from saccade.zoo.recipes.opened import open_run
+from saccade.zoo.recipes.registry import list_recipes
 from saccade.zoo.recipes.results import row_of
-from saccade.zoo.recipes.running import settings_of_run, train_recipe
-from saccade.zoo.training import run
+from saccade.zoo.recipes.run import load_run, settings_of_run, train_recipe
+from saccade.zoo.training import run_state as run
 from saccade.zoo.training.checkpoint import load_checkpoint
 from saccade.zoo.training.log import read_log
 from saccade.zoo.training.run_folder import RunFolder
@@ -53,7 +52,7 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "save_curves", lambda *_, **__: None)
         train_recipe(TINY, folder / "run")
-        opened = open_run(folder / "run")
+        opened = load_run(folder / "run")
         save_trace(folder / "trace", TINY.trace(opened, "abc")[0])
     return folder
 
@@ -78,8 +77,8 @@ def use_run(folder: Path) -> None:
     """All that is read from a run: put into results, opened, resumed."""
     from tiny import TINY
 
-    row_of(folder, all_recipes())
-    open_run(folder)
+    row_of(folder, list_recipes())
+    load_run(folder)
     train_recipe(TINY, folder, settings=settings_of_run(TINY, folder), resume=True)
 
 
@@ -109,10 +108,10 @@ def copied(made, tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "use"),
     [
-        ("run/manifest.json", open_run),
-        ("run/kept.json", open_run),
+        ("run/manifest.json", load_run),
+        ("run/kept.json", load_run),
         ("run/figures.json", lambda folder: RunFolder(folder).figures),
-        ("run/best/manifest.json", open_run),
+        ("run/best/manifest.json", load_run),
         ("run/checkpoint/manifest.json", lambda folder: load_checkpoint(folder / "checkpoint")),
         ("trace/manifest.json", load_trace),
     ],
@@ -140,9 +139,9 @@ def without_digests(values: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("file", "use"),
     [
-        ("run/manifest.json", open_run),
-        ("run/kept.json", open_run),
-        ("run/best/manifest.json", open_run),
+        ("run/manifest.json", load_run),
+        ("run/kept.json", load_run),
+        ("run/best/manifest.json", load_run),
         ("run/checkpoint/manifest.json", lambda folder: load_checkpoint(folder / "checkpoint")),
         ("trace/manifest.json", load_trace),
     ],

@@ -22,10 +22,8 @@ import torch
 from saccade.errors import TrainingError
 from saccade.store import tensors
 from saccade.store.atomic import atomic_file
-from saccade.zoo.recipes.opened import open_run
-from saccade.zoo.recipes.running import settings_of_run, train_recipe
-from saccade.zoo.training import run
-from saccade.zoo.training import run as beginning
+from saccade.zoo.recipes.run import load_run, settings_of_run, train_recipe
+from saccade.zoo.training import run_state as run
 from saccade.zoo.training.checkpoint import load_checkpoint
 from saccade.zoo.training.run_folder import RunFolder
 
@@ -49,7 +47,7 @@ def _fast(monkeypatch):
             temporary.write_text("a picture")
 
     monkeypatch.setattr(run, "save_curves", draw)
-    monkeypatch.setattr(beginning, "commit", lambda: "")
+    monkeypatch.setattr(run, "commit", lambda: "")
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(
         run.Run,
@@ -184,7 +182,7 @@ def test_a_training_killed_at_any_file_operation_resumes_to_the_same_result(tmp_
         folder = tmp_path / f"run-{n}"
         kill_at(folder, n)
         if has_weights:  # once written, weights are there at every moment
-            open_run(folder)
+            load_run(folder)
         else:
             has_weights = (folder / "best").is_dir()
         train_tiny(folder, resume=True)

@@ -20,7 +20,7 @@ from saccade.zoo.training.run_folder import RunFolder
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch):
     """Drawing takes longer than these trainings; `test_processes.py` looks at a picture."""
-    from saccade.zoo.training import run
+    from saccade.zoo.training import run_state as run
 
     monkeypatch.setattr(run, "save_curves", lambda *_, **__: None)
 

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.trace.trace import Trace
-from saccade.zoo.recipes.finding import register_recipe
-from saccade.zoo.recipes.options import Translated
-from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.recipe import Recipe, Translated
+from saccade.zoo.recipes.registry import register_recipe
 from saccade.zoo.training.config import TrainConfig
 from saccade.zoo.training.job import Job, LossOut
 
@@ -111,76 +110,78 @@ def wait_to_be_killed(model: nn.Module, step: int) -> None:
         time.sleep(60)
 
 
-def build(settings, data) -> Job:
-    held_out = draw(settings, seed=-1)
-
-    def validate(model):
-        torch.rand(3)  # whatever is drawn here must not change the training
-        return {"nll": float(loss(model, held_out).loss), "right": float(right(model, held_out))}
-
-    kept = {"letters": settings.letters}
-    seed = settings.training.seed * 1_000_003
-    return Job(
-        model=restore(settings, kept),
-        batches=lambda epoch: [
-            draw(settings, seed + epoch * settings.batches + i) for i in range(settings.batches)
-        ],
-        loss=loss,
-        validate=validate,
-        score="nll",
-        is_better="less",
-        config=settings.training,
-        kept=kept,
-        before_step=wait_to_be_killed if "TINY_STOP" in os.environ else None,
-    )
-
-
-def restore(settings, kept) -> Mirror:
-    return Mirror(
-        n_letters=len(kept["letters"]),
-        length=settings.length,
-        d_model=settings.d_model,
-        dropout=settings.dropout,
-    )
-
-
 def encode(run, words: Sequence[str]) -> Words:
     rows = [[run.kept["letters"].index(c) for c in word] for word in words]
     padded = [row + [0] * (run.settings.length - len(row)) for row in rows]
     return Words(torch.tensor(padded), torch.tensor([len(row) for row in rows]))
 
 
-def evaluate(run, data) -> dict[str, float]:
-    words = draw(run.settings, seed=-2)
-    together = torch.stack([model(words)[0].softmax(-1) for model in run.models]).mean(0)
-    real = is_letter(words)
-    found = (together.argmax(-1) == answers(words))[real]
-    return {"right": float(found.float().mean()), "letters": float(real.sum())}
+@dataclass(frozen=True, kw_only=True)
+class TinyMirror(Recipe):
+    """Trained, evaluated, traced, translated with and sampled from in no time."""
+
+    def build(self, settings, data) -> Job:
+        held_out = draw(settings, seed=-1)
+
+        def validate(model):
+            torch.rand(3)  # whatever is drawn here must not change the training
+            return {
+                "nll": float(loss(model, held_out).loss),
+                "right": float(right(model, held_out)),
+            }
+
+        kept = {"letters": settings.letters}
+        seed = settings.training.seed * 1_000_003
+        return Job(
+            model=self.restore(settings, kept),
+            batches=lambda epoch: [
+                draw(settings, seed + epoch * settings.batches + i) for i in range(settings.batches)
+            ],
+            loss=loss,
+            validate=validate,
+            score="nll",
+            is_better="less",
+            config=settings.training,
+            kept=kept,
+            before_step=wait_to_be_killed if "TINY_STOP" in os.environ else None,
+        )
+
+    def restore(self, settings, kept) -> Mirror:
+        return Mirror(
+            n_letters=len(kept["letters"]),
+            length=settings.length,
+            d_model=settings.d_model,
+            dropout=settings.dropout,
+        )
+
+    def evaluate(self, run, data) -> dict[str, float]:
+        words = draw(run.settings, seed=-2)
+        together = torch.stack([model(words)[0].softmax(-1) for model in run.models]).mean(0)
+        real = is_letter(words)
+        found = (together.argmax(-1) == answers(words))[real]
+        return {"right": float(found.float().mean()), "letters": float(real.sum())}
+
+    def translate(self, run, sentences, options) -> list[Translated]:
+        words = encode(run, sentences)
+        log_probs, best = run.model(words)[0].log_softmax(-1).max(-1)
+        texts = ["".join(run.kept["letters"][i] for i in row) for row in best.tolist()]
+        return [
+            Translated(text[: len(word)], float(row[: len(word)].sum()))
+            for text, word, row in zip(texts, sentences, log_probs, strict=True)
+        ]
+
+    def trace(self, run, text, *, data=None) -> list[Trace]:
+        weights = run.model(encode(run, [text]))[1][0, : len(text), : len(text)]
+        said = self.translate(run, [text], None)[0].text
+        return [Trace(kind="attention", steps=tuple(said), memory=tuple(text), weights=weights)]
+
+    def sample(self, run, options) -> str:
+        chance = random.Random(options.seed)
+        letters = (chance.choice(run.kept["letters"]) for _ in range(options.length))
+        return options.prompt + "".join(letters)
 
 
-def translate(run, sentences, options) -> list[Translated]:
-    words = encode(run, sentences)
-    log_probs, best = run.model(words)[0].log_softmax(-1).max(-1)
-    texts = ["".join(run.kept["letters"][i] for i in row) for row in best.tolist()]
-    return [
-        Translated(text[: len(word)], float(row[: len(word)].sum()))
-        for text, word, row in zip(texts, sentences, log_probs, strict=True)
-    ]
-
-
-def trace(run, text) -> list[Trace]:
-    weights = run.model(encode(run, [text]))[1][0, : len(text), : len(text)]
-    said = translate(run, [text], None)[0].text
-    return [Trace(kind="attention", steps=tuple(said), memory=tuple(text), weights=weights)]
-
-
-def sample(run, options) -> str:
-    chance = random.Random(options.seed)
-    letters = (chance.choice(run.kept["letters"]) for _ in range(options.length))
-    return options.prompt + "".join(letters)
-
-
-TINY = Recipe(
+TINY = TinyMirror(
     name="tiny-mirror",
     about="Says a word backwards.",
     system="none",
@@ -192,11 +193,5 @@ TINY = Recipe(
     note="Ours is younger.",
     minutes=0.01,
     settings=TinySettings(),
-    build=build,
-    restore=restore,
-    evaluate=evaluate,
-    trace=trace,
-    translate=translate,
-    sample=sample,
 )
 register_recipe(TINY)

@@ -1,0 +1,286 @@
+"""`saccade lens fidelity` and `saccade lens transfer`: are lenses true, and elsewhere?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, with_options_of
+from saccade.cli.progress import showing_progress
+from saccade.errors import UsageError
+from saccade.interp.studies.fidelity.config import FidelityConfig
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.corpus import Corpus
+    from saccade.interp.lenses.gather import Progress
+    from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.studies.fidelity.comparison import Kinds
+    from saccade.interp.studies.fidelity.report import Fidelity
+    from saccade.interp.studies.transfer import Moved, Shared, Transfer
+
+
+LENS_FIDELITY_EXAMPLES = """
+saccade lens fidelity --layer 12 --corpus wiki-test.txt --png fidelity.png
+saccade lens fidelity --layer 12 --heads 0,3 --beside jacobian-lens --json
+"""
+
+
+@with_options_of(FidelityConfig)
+def lens_fidelity(
+    settings: FidelityConfig,
+    layer: Annotated[list[int], typer.Option(help="Which layer; may be given again.")],
+    heads: Annotated[
+        str | None, typer.Option(help="Which heads of it, as 0,3,5; all without.")
+    ] = None,
+    corpus: Annotated[
+        str,
+        typer.Option(
+            help="Text that the lenses were not fitted on: a text or JSONL file, a folder of them, "
+            "a dataset, or self: text that the model writes."
+        ),
+    ] = "self",
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Other lenses to put to the same test, as a folder; may be given again. They, the "
+            "raw unembedding and these are compared in one table."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of a measure, layers x heads.")
+    ] = None,
+    draw: Annotated[
+        Literal["ablation", "alignment", "spearman"], typer.Option(help="Which measure.")
+    ] = "ablation",
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save/--no-save",
+            help="Keep the figures in the manifest of the lenses, where `saccade read` finds them.",
+        ),
+    ] = True,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
+) -> None:
+    """Touch the heads of a layer, and compare what the model does with what their lenses say.
+
+    ablation: the head is removed (set to its mean); the correlation, over words and positions, of
+    the change its lens tells with the change of the model's logits. alignment: the head holds what
+    it held in another text; the mean of that correlation within each position. causal basis: the
+    directions of the head that the lens hears most; the rank correlation of their influence on lens
+    and model, beside that over random directions. 1 is the truth, 0 is chance. effect is how far
+    the prediction moves without the head, in nats.
+    """
+    chosen = _numbers(heads)
+    load_plugin(plugin)
+
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.lens_set import find_lenses, load_lenses
+    from saccade.interp.studies.fidelity.measure import measure_fidelity
+
+    opened = open_model(model, trust_remote_code=trust_remote_code)
+    for each in layer:
+        for head in chosen or ():
+            opened.check_head(each, head)
+        opened.layer(each)
+    path = find_lenses(lens, opened)
+    lenses = load_lenses(path, opened)
+    others = {
+        Path(each).name: load_lenses(find_lenses(each, opened), opened) for each in beside or ()
+    }
+    text = _text(corpus, opened, lenses, settings)
+    layers = list(dict.fromkeys(layer))
+    with showing_progress() as progress:
+        if others:
+            kinds = _compare(lenses, others, text, layers, settings, progress)
+            _show(kinds, as_json=as_json)
+            return
+        fidelity = measure_fidelity(
+            lenses, text, layers=layers, heads=chosen, config=settings, progress=progress
+        )
+    if fidelity.is_fitted_on:
+        typer.echo("note: the lenses were fitted on this very text; it is not held out", err=True)
+    _write(fidelity, lenses, path if save and _is_folder(lens) else None, png, draw)
+    _show(fidelity, as_json=as_json)
+
+
+def _numbers(heads: str | None) -> list[int] | None:
+    if heads is None:
+        return None
+    parts = [part.strip() for part in heads.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"--heads takes numbers with commas between them, got {heads!r}",
+            hint="for example --heads 0,3,5",
+        )
+    return [int(part) for part in parts]
+
+
+def _is_folder(lens: str | None) -> bool:
+    """What comes from the hub is not ours to write to."""
+    return lens is None or Path(lens).expanduser().is_dir()
+
+
+def _text(corpus: str, model: LanguageModel, lenses: Lenses, settings: FidelityConfig) -> Corpus:
+    from saccade.interp.lenses.corpus import read_corpus
+    from saccade.interp.lenses.fit import SELF
+    from saccade.interp.lenses.self_text import write_corpus
+
+    limit = model.max_positions
+    if limit is not None and settings.window > limit:
+        raise UsageError(
+            f"a window of {settings.window} tokens is longer than the model's context of {limit}",
+            hint=f"use a window of at most {limit}",
+        )
+    if corpus == SELF:
+        n_tokens = settings.windows * settings.window
+        seed = lenses.made.seed + 1  # another text than what lenses are fitted on
+        return write_corpus(model, n_tokens=n_tokens, window=settings.window, seed=seed)
+    # Sixteen times what is needed, so that the windows are of many places in the text.
+    n_tokens = 16 * settings.windows * settings.window
+    return read_corpus(corpus, model, window=settings.window, max_tokens=n_tokens)
+
+
+def _compare(
+    lenses: Lenses,
+    others: dict[str, Lenses],
+    text: Corpus,
+    layers: list[int],
+    settings: FidelityConfig,
+    progress: Progress,
+) -> Kinds:
+    from saccade.interp.lenses.residual_lenses import baseline_lenses, has_direct_path
+    from saccade.interp.studies.fidelity.comparison import compare_kinds
+
+    every = {lenses.made.method: lenses, **others}
+    if has_direct_path(lenses.model):
+        every = {"unembedding": baseline_lenses(lenses.model, "logit-head"), **every}
+    return compare_kinds(every, text, layers=layers, config=settings, progress=progress)
+
+
+def _write(
+    fidelity: Fidelity, lenses: Lenses, save_to: Path | None, png: Path | None, measure: str
+) -> None:
+    if png is not None:
+        from saccade.interp.lenses.evaluation import save_heat_map
+
+        title = f"Fidelity of each lens: {measure}\n{fidelity.model}"
+        save_heat_map(png, fidelity.by_layer(measure), title=title, label="correlation")
+        typer.echo(f"wrote {png}", err=True)
+    if save_to is not None:
+        from saccade.interp.lenses.lens_set import add_quality
+
+        add_quality(save_to, lenses, fidelity.quality())
+        typer.echo(f"kept the figures in {save_to}", err=True)
+
+
+def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(found.to_table())
+
+
+LENS_TRANSFER_EXAMPLES = """
+saccade lens transfer --corpus wiki-test.txt --png transfer.png
+saccade lens transfer --corpus wiki-test.txt --to my-fine-tuned-model --json
+"""
+
+
+def lens_transfer(
+    corpus: Annotated[
+        str, typer.Option(help="Held-out text: a text or JSONL file, a folder of them, a dataset.")
+    ],
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
+    lens: Annotated[
+        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="A changed version of the model to use the lenses on: name or folder."),
+    ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Solve lenses that neighbouring layers share.")
+    ] = False,
+    layer: Annotated[
+        list[int] | None, typer.Option(help="Only these layers; may be given again.")
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = 256,
+    tokens: Annotated[
+        int, typer.Option(help="Look at no more than so many tokens of the text.")
+    ] = 65_536,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of the extra KL, layers x layers.")
+    ] = None,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
+) -> None:
+    """Use the lenses of each layer on every other, and show how much more KL they have there.
+
+    With --to they are used on a changed version of the model instead, with --shared one lens is
+    solved for the heads of several neighbouring layers.
+    """
+    load_plugin(plugin)
+
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.corpus import read_corpus
+    from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.transfer import share_lenses, transfer_matrix, transfer_to
+
+    opened = open_model(model, trust_remote_code=trust_remote_code)
+    for each in layer or ():
+        opened.layer(each)
+    lenses = load_lenses(lens, opened)
+    text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
+    with showing_progress() as progress:
+        if to is not None:
+            found = transfer_to(
+                lenses, open_model(to, trust_remote_code=trust_remote_code), text, progress=progress
+            )
+        elif shared:
+            found = share_lenses(lenses, text, progress=progress)
+        else:
+            found = transfer_matrix(lenses, text, layers=layer, progress=progress)
+            if png is not None:
+                _draw(found, opened.name, png)
+    _show_lens_transfer(found, as_json=as_json)
+
+
+def _draw(found: Transfer, name: str, png: Path) -> None:
+    from saccade.interp.lenses.evaluation import Axes, save_heat_map
+
+    save_heat_map(
+        png,
+        found.by_layer(),
+        title=f"Lenses of one layer on the heads of another\n{name}",
+        label=f"extra KL, nats a word; from {found.gain:.2f} on no better than a constant lens",
+        axes=Axes(across="heads of layer", up="lenses of layer"),
+        most=2 * found.gain,
+    )
+    typer.echo(f"wrote {png}", err=True)
+
+
+def _show_lens_transfer(found: Transfer | Moved | Shared, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(found.to_table())

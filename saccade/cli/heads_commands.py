@@ -1,0 +1,223 @@
+"""`saccade heads`: rank heads for one prediction, and find the roles of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saccade.cli.options import ModelName, TrustRemoteCode
+from saccade.cli.progress import showing_progress
+from saccade.errors import UsageError
+from saccade.store.schema import Seed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.studies.head_rank import RankedHead, Ranking, Replacement
+    from saccade.interp.studies.roles import Roles
+
+
+HEADS_RANK_EXAMPLES = """
+saccade heads rank "The Eiffel Tower is located in the city of" --for Paris --against London
+saccade heads rank "When Mary and John met, John gave a book to" --for Mary --repair --json
+"""
+
+
+def heads_rank(
+    text: Annotated[str, typer.Argument(metavar="PROMPT", help="What the model reads.")],
+    word: Annotated[str, typer.Option("--for", help="The word that should come next.")],
+    against: Annotated[
+        str | None, typer.Option(help="A word it is set against; the mean of all words without it.")
+    ] = None,
+    ablate: Annotated[
+        Literal["mean", "zero", "resample"],
+        typer.Option(
+            help="What takes a head's place: its mean over a text, nothing, or what it held at "
+            "random places of that text."
+        ),
+    ] = "mean",
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Put in what the heads hold in this prompt, of as many tokens, instead."
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="The text of the mean; without it, some that the model writes itself."),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Also ablate at the last token only, and show what later layers mend."
+        ),
+    ] = False,
+    heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
+    ] = None,
+) -> None:
+    """Rank the heads of a model by what they do for a word.
+
+    Direct is what a head adds to the word's logit without the help of later layers; effect is by
+    how much that logit falls when the head is ablated at every token. With --repair: how much of
+    the direct loss later layers make up for, and which parts of them.
+    """
+    for each in (text, word, *([] if other is None else [other])):
+        if not each.strip():
+            raise UsageError(f"the text is empty: {each!r}", hint="give at least one word")
+
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.studies.head_rank import (
+        find_target,
+        rank_heads,
+        self_repair,
+        several_tokens,
+    )
+
+    opened = open_model(model, trust_remote_code=trust_remote_code)
+    target = find_target(opened, text, word, against)
+    for each in (word, against):
+        if each is not None and (note := several_tokens(opened, each)):
+            typer.echo(note, err=True)
+    replacement = _replacement(opened, text, ablate, other=other, corpus=corpus)
+    with showing_progress() as progress:
+        ranking = rank_heads(opened, text, target, replacement=replacement, progress=progress)
+    if repair:
+        found = self_repair(opened, text, target, replacement=replacement)
+        ranking = ranking.with_repair({site: each.to_dict() for site, each in found.items()})
+    if png is not None:
+        _draw(ranking, png)
+    if as_json:
+        typer.echo(ranking.to_json())
+    else:
+        _show(ranking, heads)
+
+
+def _replacement(
+    model: LanguageModel, text: str, ablate: str, *, other: str | None, corpus: str | None
+) -> Replacement:
+    from saccade.interp.studies.head_rank import Replacement, reference_text
+
+    length = model.encode(text).shape[1]
+    if other is not None:
+        return Replacement.other_prompt(model, model.encode(other), length=length)
+    if ablate == "zero":
+        return Replacement("zero")
+    reference = reference_text(model, corpus)
+    if ablate == "mean":
+        return Replacement.mean(model, reference)
+    return Replacement.resampled(model, reference, length=length)
+
+
+def _draw(ranking: Ranking, png: Path) -> None:
+    from saccade.interp.lenses.evaluation import save_heat_map
+
+    title = f"What is lost of {ranking.word!r} without each head\n{ranking.model}"
+    save_heat_map(png, ranking.by_layer(), title=title, label="fall of the logit")
+    typer.echo(f"wrote {png}", err=True)
+
+
+def _show(ranking: Ranking, n_heads: int) -> None:
+    from rich.console import Console
+
+    from saccade.interp.lenses.reading_table import dotted
+
+    console = Console(highlight=False)
+    against = "the mean of all words" if ranking.against is None else dotted(ranking.against)
+    console.print(
+        f"{ranking.model}: {dotted(ranking.word)} has {100 * ranking.probability:.1f}%, its logit "
+        f"is {ranking.score:+.2f} above {against}"
+    )
+    console.print(
+        _table(ranking.ranked()[:n_heads], has_repair=ranking.heads[0].repair is not None)
+    )
+    agreement = ranking.agreement()
+    if agreement is not None:
+        console.print(f"correlation of direct and effect over all heads: {agreement:.2f}")
+
+
+def _table(heads: tuple[RankedHead, ...], *, has_repair: bool) -> Table:
+    from rich.table import Table
+
+    caption = "right of |: ablated at the last token only, and what later layers mend of that"
+    table = Table(box=None, pad_edge=False, caption=caption if has_repair else None)
+    for name in ("head", "direct", "effect"):
+        table.add_column(name, justify="right")
+    names = ("direct", "total", "share", "heads", "feed_forward", "norm") if has_repair else ()
+    titles = ("| directly", "lost", "mended", "by heads", "by MLPs", "by norm")
+    for title, _ in zip(titles, names, strict=False):
+        table.add_column(title, justify="right")
+    for head in heads:
+        direct = "-" if head.direct is None else f"{head.direct:+.2f}"
+        found = head.repair or {}
+        cells = [_cell(name, found.get(name)) for name in names]
+        table.add_row(head.name, direct, f"{head.effect:+.2f}", *cells)
+    return table
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.0f}%" if name == "share" else f"{value:+.2f}"
+
+
+HEADS_ROLES_EXAMPLES = """
+saccade heads roles --png roles.png
+saccade heads roles --role induction --role previous --json
+"""
+
+
+def heads_roles(
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="induction, previous, duplicate, name-mover or copy; may be given again. All "
+            "without it."
+        ),
+    ] = None,
+    heads: Annotated[int, typer.Option(help="How many heads to show a role.", min=1)] = 6,
+    seed: Annotated[Seed, typer.Option(help="Of the generated texts.")] = 0,
+    model: ModelName = None,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a heat map a role, side by side, into this file.")
+    ] = None,
+) -> None:
+    """Score every head for the roles that are known of heads, on generated text.
+
+    Induction heads look at what came after an earlier appearance of a token, previous-token heads
+    at the token before, duplicate-token heads at the token itself where it stood earlier: the share
+    of their attention that does so. Name movers add the name said once, in logits, times how much
+    they look at it. Copy: how often a head has a token among its first five words that it looks at.
+    """
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.studies.roles import ROLES, checked_roles, find_roles
+
+    asked = checked_roles(role) if role else ROLES
+    found = find_roles(
+        open_model(model, trust_remote_code=trust_remote_code), roles=asked, seed=seed
+    )
+    if png is not None:
+        from saccade.interp.lenses.evaluation import save_heat_maps
+
+        save_heat_maps(png, found.scores, title=f"Roles of the heads of {found.model}")
+        typer.echo(f"wrote {png}", err=True)
+    if as_json:
+        typer.echo(found.to_json())
+    else:
+        _show_heads_roles(found, heads)
+
+
+def _show_heads_roles(roles: Roles, n_heads: int) -> None:
+    for role in roles.scores:
+        best = roles.ranked(role, n_heads)
+        shown = (f"{f'{layer}.{head}':>5} {score:.2f}" for layer, head, score in best)
+        typer.echo(f"{role:<10} {'  '.join(shown)}")

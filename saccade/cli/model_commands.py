@@ -1,0 +1,164 @@
+"""`saccade model` and `saccade demo`: what a model is like, and a first reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saccade.cli.options import TrustRemoteCode
+from saccade.cli.progress import showing_progress
+
+if TYPE_CHECKING:
+    from saccade.interp.heads.model import LanguageModel
+
+
+MODEL_EXAMPLES = """
+saccade model
+saccade model gpt2 --json
+"""
+CHECKS = (
+    "the heads' outputs sum to what the attention writes",
+    "each head follows its own value rows and no others",
+    "final state and unembedding give the model's own logits",
+)
+
+
+def show_model(
+    name: Annotated[
+        str | None, typer.Argument(help="A hub name or a folder; the small default without it.")
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16, float16 or auto; float32 without it.")
+    ] = None,
+    device_map: Annotated[
+        str | None, typer.Option(help="How accelerate spreads a large model, such as auto.")
+    ] = None,
+    taps: Annotated[
+        str | None,
+        typer.Option(help="A regular expression for the attention's output projections."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
+    from saccade.interp.heads.model import open_model
+
+    opened = open_model(
+        name, dtype=dtype, device_map=device_map, taps=taps, trust_remote_code=trust_remote_code
+    )
+    facts = _facts(opened, are_taps_given=taps is not None)
+    typer.echo(json.dumps(facts) if as_json else _lines(facts))
+
+
+def _facts(model: LanguageModel, *, are_taps_given: bool) -> dict[str, Any]:
+    passed = [check for check in CHECKS if not (are_taps_given and check == CHECKS[1])]
+    return {
+        "model": model.name,
+        "type": model.hf.config.model_type,
+        "fingerprint": model.fingerprint,
+        "tokenizer_fingerprint": model.tokenizer_fingerprint,
+        "n_layers": model.n_layers,
+        "n_heads": model.n_heads,
+        "d_model": model.d_model,
+        "d_vocab": model.d_vocab,
+        "max_positions": model.max_positions,
+        "dtype": str(model.hf.dtype).removeprefix("torch."),
+        "n_parameters": sum(parameter.numel() for parameter in model.hf.parameters()),
+        "layers": [
+            {"layer": at.index, "heads": at.n_heads, "d_head": at.d_head, "path": at.path}
+            for at in model.layers
+        ],
+        "checks_passed": passed,
+    }
+
+
+def _lines(facts: dict[str, Any]) -> str:
+    heads, sizes = ({at[key] for at in facts["layers"]} for key in ("heads", "d_head"))
+    rows = {
+        "model": f"{facts['model']} ({facts['type']}, {facts['n_parameters']:,} parameters, "
+        f"{facts['dtype']})",
+        "heads": f"{facts['n_heads']} in {facts['n_layers']} layers, {_span(heads)} a layer, "
+        f"of {_span(sizes)} features",
+        "found at": facts["layers"][0]["path"],
+        "sizes": f"d_model {facts['d_model']}, d_vocab {facts['d_vocab']}, "
+        f"context {facts['max_positions'] or 'without limit'}",
+        "fingerprint": f"{facts['fingerprint']}, tokenizer {facts['tokenizer_fingerprint']}",
+    }
+    lines = [f"{name:<12} {value}" for name, value in rows.items()]
+    return "\n".join([*lines, *(f"{'passed':<12} {check}" for check in facts["checks_passed"])])
+
+
+def _span(values: set[int]) -> str:
+    return str(min(values)) if len(values) == 1 else f"{min(values)} to {max(values)}"
+
+
+DEMO_EXAMPLES = """
+saccade demo
+saccade demo --prompt "My favourite dish is pasta with" --tokens 65536
+"""
+
+PROMPT = "The Eiffel Tower is located in the city of"
+NEXT = """
+What now?{first}
+  saccade read "your own sentence"                  the same for another text
+  saccade read "your own sentence" --html page.html all heads, as a page to click through
+  saccade lens fit --corpus FILE                    better lenses: text of the kind you want to read
+                                                    (a file or a folder; about three minutes, and
+                                                    with --method polish about fifteen)
+  saccade lens eval --corpus FILE --png gain.png    how good they are, head by head
+"""
+
+
+def demo(
+    prompt: Annotated[str, typer.Option(help="What to read.")] = PROMPT,
+    tokens: Annotated[
+        int, typer.Option(help="How many tokens the model writes to fit on.")
+    ] = 32768,
+    again: Annotated[bool, typer.Option("--again", help="Fit even if lenses are there.")] = False,
+) -> None:
+    """Fit lenses for the heads of the default model on text it writes itself; read a prompt."""
+    typer.echo(
+        "opening the default model (the first time it is unpacked: half a minute) ...", err=True
+    )
+
+    from rich.console import Console
+
+    from saccade.interp.heads.model import open_model
+    from saccade.interp.lenses.fit import fit_lenses
+    from saccade.interp.lenses.fit_config import FitConfig
+    from saccade.interp.lenses.lens_set import default_lens_path, load_lenses
+    from saccade.interp.lenses.reading_table import reading_table
+
+    model = open_model()
+    model.encode(prompt)  # one that cannot be read is refused before minutes are spent on fitting
+    path = default_lens_path(model)
+    if again or not path.is_dir():
+        typer.echo(
+            f"fitting {model.n_heads} lenses on {tokens:,} tokens that {model.name} writes itself, "
+            "so no data is needed ...",
+            err=True,
+        )
+        with showing_progress() as progress:
+            lenses = fit_lenses(
+                model, config=FitConfig(tokens=tokens), progress=progress, save_to=path
+            )
+    else:
+        typer.echo(f"using the lenses in {path} (--again fits new ones)", err=True)
+        lenses = load_lenses(path, model)
+    reading = lenses.read(prompt)
+    Console(highlight=False).print(reading_table(reading, reading.ranked("says")[:8]))
+    typer.echo(NEXT.format(first=_first()))
+
+
+def _first() -> str:
+    """How to get at the commands, where `make` has put them out of the shell's sight."""
+    if shutil.which("saccade"):
+        return ""
+    scripts = Path(sys.executable).parent
+    return f"\n  source {os.path.relpath(scripts / 'activate')}"

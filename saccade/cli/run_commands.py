@@ -1,0 +1,125 @@
+"""`saccade translate`, `sample` and `rescore`: use a trained run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saccade.cli.options import load_plugin, with_options_of
+from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
+from saccade.errors import UsageError
+from saccade.zoo.recipes.recipe import RescoreOptions, SampleOptions, TranslateOptions
+
+TRANSLATE_EXAMPLES = """
+saccade translate runs/bahdanau-multi30k "Ein Mann steht auf einer Leiter."
+saccade translate runs/transformer-multi30k - --beam 1 --json < sentences.txt
+"""
+
+
+@with_options_of(TranslateOptions)
+def translate(
+    settings: TranslateOptions,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
+    text: Annotated[str, typer.Argument(help="A sentence; - takes one from each line of stdin.")],
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with", help="Another run of the same recipe: an ensemble. Again and again."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Translate a sentence, or every line of stdin."""
+    is_many = text == STDIN
+    sentences = (
+        read_text(text, what="sentences", most=MOST_BYTES).splitlines() if is_many else [text]
+    )
+    for number, sentence in enumerate(sentences, start=1):
+        if not sentence.strip():
+            which = f"line {number}" if is_many else "the sentence"
+            raise UsageError(f"{which} is empty", hint="give at least one word")
+    load_plugin(plugin)
+
+    from saccade.zoo.recipes.run import load_run
+
+    opened = load_run([folder, *(also or [])])
+    found = opened.translate(sentences, settings) if sentences else []
+    unknown = note_unknown(opened, sentences)
+    if as_json:
+        told = [
+            {"source": sentence, **each._asdict(), "unknown": words}
+            for sentence, each, words in zip(sentences, found, unknown, strict=True)
+        ]
+        typer.echo(json.dumps(told, ensure_ascii=False))
+    else:
+        for each in found:
+            typer.echo(each.text)
+
+
+SAMPLE_EXAMPLES = """
+saccade sample runs/charlm-shakespeare --prompt "ROMEO:" --temperature 0.8
+saccade sample runs/charlm-shakespeare --length 100 --seed 7 --json
+"""
+
+
+@with_options_of(SampleOptions)
+def sample(
+    settings: SampleOptions,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Draw text from a trained system; the same seed draws the same text."""
+    load_plugin(plugin)
+
+    from saccade.zoo.recipes.run import load_run
+
+    opened = load_run(folder)
+    text = opened.sample(settings)
+    (unknown,) = note_unknown(opened, [settings.prompt])
+    told = {"text": text, "unknown": unknown}
+    typer.echo(json.dumps(told, ensure_ascii=False) if as_json else text)
+
+
+RESCORE_EXAMPLES = """
+saccade rescore runs/bahdanau-multi30k runs/seq2seq-multi30k
+saccade rescore runs/seq2seq-multi30k runs/transformer-multi30k --n-best 50 --weight 1 --json
+"""
+
+
+@with_options_of(RescoreOptions)
+def rescore(
+    settings: RescoreOptions,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run that translates.")],
+    by: Annotated[Path, typer.Argument(metavar="BY", help="The run that chooses.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Translate the test sentences, and put each n-best list into a new order.
+
+    The two runs may be of any two translators; what they share is text, not a vocabulary.
+    """
+    load_plugin(plugin)
+
+    from saccade.zoo.recipes.rescoring import evaluate_rescoring
+    from saccade.zoo.recipes.run import load_run
+
+    found = evaluate_rescoring(load_run(folder), load_run(by), data, options=settings)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"bleu {found['bleu']:.2f}, before {found['bleu_before']:.2f}")

@@ -1,0 +1,260 @@
+"""`saccade recipes`, `train` and `eval`: from a recipe to a run and its metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saccade.cli.options import field_help, load_plugin
+from saccade.cli.progress import showing_progress
+
+if TYPE_CHECKING:
+    from saccade.zoo.recipes.recipe import Facts, Recipe
+
+
+RECIPES_EXAMPLES = """
+saccade recipes
+saccade recipes bahdanau-multi30k --json
+"""
+FACTS = ("name", "about", "system", "task", "metric", "is_better", "at_least", "published")
+MORE_FACTS = ("beside", "source", "note", "minutes")
+
+
+def show_recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="Show one recipe with all that can be set.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a recipe of your own.")
+    ] = None,
+) -> None:
+    """List the recipes: a system, a task, a budget, and the published number it stands beside."""
+    load_plugin(plugin)
+
+    from saccade.zoo.recipes.registry import find_recipe, list_recipes
+
+    if name is not None:
+        recipe = find_recipe(name)
+        typer.echo(json.dumps(_all_of(recipe)) if as_json else _page(recipe))
+        return
+    recipes = list(list_recipes().values())
+    if as_json:
+        typer.echo(json.dumps([_facts(recipe) for recipe in recipes]))
+    else:
+        _show(recipes)
+
+
+def wanted(recipe: Facts) -> str:
+    """What a recipe should reach, in words."""
+    if recipe.at_least is None:
+        return ""
+    return f"{recipe.bound} {recipe.at_least:g}"
+
+
+def _beside(recipe: Recipe, name: str) -> str:
+    """Another figure of the recipe, and what it should reach."""
+    held = recipe.beside[name]
+    return name if held is None else f"{name} ({recipe.bound} {held:g})"
+
+
+def _facts(recipe: Facts) -> dict[str, Any]:
+    return {name: getattr(recipe, name) for name in (*FACTS, *MORE_FACTS)}
+
+
+def _all_of(recipe: Recipe) -> dict[str, Any]:
+    settings = [{"key": k, "value": v, "help": h} for k, v, h in _settings(recipe.settings)]
+    return {**_facts(recipe), "settings": settings}
+
+
+def _settings(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
+    """Each setting with its value and the string under its field."""
+    rows, helps = [], field_help(type(settings))
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            rows += _settings(value, f"{prefix}{field.name}.")
+        else:
+            rows.append((f"{prefix}{field.name}", value, helps.get(field.name, "")))
+    return rows
+
+
+def _page(recipe: Recipe) -> str:
+    published = "" if recipe.published is None else f"{recipe.published:g} ({recipe.source})"
+    rows = {
+        recipe.name: recipe.about,
+        "system": recipe.system,
+        "task": recipe.task,
+        "metric": recipe.metric,
+        "wanted": wanted(recipe),
+        "beside": ", ".join(map(partial(_beside, recipe), recipe.beside)),
+        "published": published,
+        "minutes": f"{recipe.minutes:g} on two cores",
+        "note": recipe.note,
+    }
+    width = max(len(name) for name in rows)
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items() if value]
+    settings = _settings(recipe.settings)
+    width = max(len(f"{key}={value}") for key, value, _ in settings)
+    lines += ["", "--set"]
+    return "\n".join([*lines, *(f"  {f'{k}={v}':<{width}}  {help_}" for k, v, help_ in settings)])
+
+
+def _show(recipes: Sequence[Facts]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # What each is about stands below, so that the figures keep to their columns at any width.
+    table = Table(box=box.SIMPLE)
+    for name in ("recipe", "metric", "wanted", "published", "minutes"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "minutes" else "left")
+    console = Console(highlight=False)
+    for recipe in recipes:
+        published = "" if recipe.published is None else f"{recipe.published:g}"
+        cells = (recipe.name, recipe.metric, wanted(recipe), published)
+        table.add_row(*cells, f"{recipe.minutes:g}")
+    console.print(table)
+    for recipe in recipes:
+        console.print(f"  [bold]{recipe.name}[/bold]  {recipe.about}", soft_wrap=True)
+
+
+TRAIN_EXAMPLES = """
+saccade train bahdanau-multi30k --set learning_rate=5e-4 --minutes 20
+torchrun --nproc-per-node=2 -m saccade train transformer-multi30k --out runs/two --resume
+"""
+
+
+def train(
+    name: Annotated[str, typer.Argument(help="A recipe; `saccade recipes` lists them.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="key=value; `saccade recipes NAME` shows the keys. May be given again."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run, or begin it if it is not there.")
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME without.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train no longer than this; the recipe's own without.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a recipe of your own.")
+    ] = None,
+) -> None:
+    """Train a recipe and evaluate it on its test data.
+
+    The run folder holds the settings, the log (log.jsonl, loss.png), the best weights and the
+    figures. A run that is stopped or killed goes on with --resume along the same curve. Started by
+    torchrun, the processes share each batch.
+    """
+    load_plugin(plugin)
+
+    from saccade.zoo.recipes.registry import find_recipe
+    from saccade.zoo.recipes.run import settings_of_run, train_recipe
+    from saccade.zoo.recipes.settings import with_settings
+
+    recipe = find_recipe(name)
+    folder = out or Path("runs") / name
+    before = settings_of_run(recipe, folder) if resume else recipe.settings
+    limit = [] if minutes is None else [f"training.minutes={minutes}"]
+    settings = with_settings(before, [*(changes or []), *limit])
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    try:
+        with showing_progress(is_quiet=not is_first) as progress:
+            figures = train_recipe(
+                recipe, folder, settings=settings, data=data, resume=resume, progress=progress
+            )
+    except KeyboardInterrupt:
+        if is_first:
+            typer.echo(f"saved in {folder}; the same command with --resume goes on", err=True)
+        raise
+    if is_first:
+        show_figures(recipe, figures, folder=folder, as_json=as_json)
+
+
+def show_figures(
+    recipe: Recipe, figures: dict[str, Any], *, folder: Path | None, as_json: bool
+) -> None:
+    """Print what a run has reached beside what was wanted and what was published."""
+    if as_json:
+        typer.echo(json.dumps({**figures, "folder": None if folder is None else str(folder)}))
+        return
+    beside = [f"wanted {wanted(recipe)}"] if recipe.at_least is not None else []
+    if recipe.published is not None:
+        beside.append(f"published {recipe.published:g}, {recipe.source}")
+    value = f"{figures['metric']} {figures['value']:.4g}"
+    typer.echo(f"{figures['recipe']}: {value}" + (f" ({'; '.join(beside)})" if beside else ""))
+    others = {name: number for name, number in figures["test"].items() if name != recipe.metric}
+    if others:
+        typer.echo(", ".join(f"{name} {number:.4g}" for name, number in others.items()))
+    if "ended" in figures:
+        typer.echo(
+            f"{figures['steps']} steps in {figures['minutes']:g} minutes, ended by "
+            f"{figures['ended']}; best at step {figures['best_step']}"
+        )
+    if folder is not None:
+        typer.echo(f"in {folder}")
+
+
+EVAL_EXAMPLES = """
+saccade eval runs/bahdanau-multi30k
+saccade eval runs/seed-1 runs/seed-2 runs/seed-3 --out runs/ensemble --json
+"""
+
+
+def evaluate(
+    runs: Annotated[
+        list[Path], typer.Argument(help="A run folder; several of one recipe are an ensemble.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Keep the figures of an ensemble here, for `saccade results`."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Evaluate a trained system on the test data of its recipe.
+
+    The figures of one run are kept in its folder, those of several used together where --out says.
+    """
+    load_plugin(plugin)
+
+    from saccade.errors import UsageError
+    from saccade.zoo.recipes.run import evaluate_run, load_run, write_ensemble
+    from saccade.zoo.training.run_folder import RunFolder
+
+    if out is not None and len(runs) == 1:
+        raise UsageError(
+            "--out is for the figures of several runs together; those of one stay with it",
+            hint=f"saccade eval {runs[0]}",
+        )
+    run = load_run(runs)
+    figures, kept_in = evaluate_run(run, data), out
+    if len(runs) == 1:
+        folder, kept_in = RunFolder(runs[0]), runs[0]
+        figures = {**folder.figures, **figures}
+        folder.write_figures(figures)
+    elif out is not None:
+        write_ensemble(out, runs, figures)
+    show_figures(run.recipe, figures, folder=kept_in, as_json=as_json)

@@ -1,0 +1,121 @@
+"""What recipes on images share: the test scenes, the error on them, and one image to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.errors import MissingPackageError, UsageError
+from saccade.trace.trace import ImageTrace, window_outlines
+from saccade.zoo.sensors.retina import Retina
+from saccade.zoo.tasks.mnist import ImageBatch, as_images, read_mnist
+from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED, Scene, Scenes
+from saccade.zoo.training.job import to_device_of
+
+TOGETHER = 500  # images that are evaluated at once
+
+
+def held_out(part: Literal["valid", "test"], scene: Scene, data: Path | None) -> Scenes:
+    """Scenes of all held-out digits, always the same; no digit of them wanders."""
+    seed = VALID_SEED if part == "valid" else TEST_SEED
+    return Scenes(read_mnist(part, data), scene, batch=TOGETHER, seed=seed, in_order=True)
+
+
+def error_of(
+    answer: Callable[[Float[Tensor, "batch height width"]], Float[Tensor, "batch d_class"]],
+    batches: Iterable[ImageBatch],
+    *,
+    model: nn.Module | None = None,
+) -> float:
+    """Per cent of the images that are not named right.
+
+    Args:
+        answer: a model, or a function that asks one.
+        model: that one, if ``answer`` is a function: images go to its device.
+    """
+    asked = answer if isinstance(answer, nn.Module) else model
+    wrong, n = 0, 0
+    for batch in batches:
+        images = batch.images if asked is None else to_device_of(asked, batch.images)
+        wrong += int((answer(images).argmax(-1).cpu() != batch.labels).sum())
+        n += len(batch.labels)
+    return 100 * wrong / n
+
+
+def one_image(text: str, scenes: Scenes) -> Float[Tensor, "1 height width"]:
+    """The image that a user means: the number of a test scene, or a file."""
+    text, n = text.strip(), len(scenes.digits.labels)
+    if text.isdigit():
+        if int(text) >= n:
+            raise UsageError(
+                f"expected the number of a test image, 0 to {n - 1}, got {text}",
+                hint="for example 0, which shows a seven",
+            )
+        batch, row = divmod(int(text), TOGETHER)
+        return scenes[batch].images[row : row + 1]
+    if not Path(text).is_file():
+        raise UsageError(
+            f"expected the number of a test image or an image file, got {text!r}",
+            hint="for example 0, which shows a seven",
+        )
+    return read_image(Path(text), size=scenes.scene.size)
+
+
+def gaze(
+    retina: Retina,
+    image: Float[Tensor, "height width"],
+    centres: Float[Tensor, "glimpse 2"],
+    *,
+    steps: tuple[str, ...],
+    title: str = "",
+) -> ImageTrace:
+    """The trace of a path of glimpses over one image: every window, and what it shows."""
+    image, centres = image.cpu(), centres.cpu()  # the model may be elsewhere
+    patches = retina.look(image[None], centres[None])[0]  # [glimpse, scale, row, column]
+    half = retina.half_sizes(height=image.shape[0], width=image.shape[1])  # [scale, 2]
+    shape = (len(centres), retina.n_scales, 2)
+    return ImageTrace(
+        kind="gaze",
+        image=image,
+        steps=steps,
+        outlines=window_outlines(centres[:, None].expand(shape), half.expand(shape)),
+        pictures={
+            f"scale {number + 1}": patches[:, number].clamp(0, 1)
+            for number in range(retina.n_scales)
+        },
+        title=title,
+    )
+
+
+def read_image(path: Path, *, size: int) -> Float[Tensor, "1 height width"]:
+    """A grey image file, with light ink on a dark ground as in MNIST."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingPackageError(
+            "reading an image file needs the package 'pillow'", hint="pip install 'saccade[plot]'"
+        ) from error
+    try:
+        with Image.open(path) as opened:
+            opened.load()
+            image = opened
+    except (UnidentifiedImageError, OSError) as error:
+        raise UsageError(f"{path} is no image: {error}", hint="give a PNG") from error
+    if image.mode not in ("1", "L"):
+        raise UsageError(
+            f"expected a grey image, {path} has colours ({image.mode})",
+            hint="save it in grey: mode L",
+        )
+    if image.size != (size, size):
+        width, height = image.size
+        raise UsageError(
+            f"expected an image of {size} x {size} pixels, {path} has {width} x {height}",
+            hint="the model was trained for that size: crop or pad the image",
+        )
+    grey = torch.frombuffer(bytearray(image.convert("L").tobytes()), dtype=torch.uint8)
+    return as_images(grey.view(1, size, size))

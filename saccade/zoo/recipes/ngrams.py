@@ -1,0 +1,142 @@
+"""Recipes `ngram-*`: counting instead of training, with words and with characters.
+
+Interpolated Kneser-Ney (`saccade.zoo.models.ngram`): Kneser and Ney, 1995, with the discounts of
+Chen and Goodman, 1998. Each stands beside a network on the same text: `ngram-words` beside
+`wordlm`, `ngram-characters` beside `charlm-shakespeare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from saccade.errors import UsageError
+from saccade.trace.trace import Trace
+from saccade.zoo.metrics.sequence_metrics import Perplexity, perplexity
+from saccade.zoo.models.ngram import NgramLanguageModel
+from saccade.zoo.recipes.language_models import (
+    TextRecipe,
+    as_trained,
+    encode_text,
+    kept_of,
+    labels_of,
+)
+from saccade.zoo.recipes.run import TrainedRun
+from saccade.zoo.training.config import Few, Many, Part, TrainConfig
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramSettings:
+    """What is counted."""
+
+    order: Few
+    """The longest n-grams."""
+    is_modified: bool = True
+    """Three discounts a length (Chen and Goodman) instead of one (Kneser and Ney)."""
+    valid: Part
+    """Share of the text that is left out, as for the neural model beside it."""
+    n_words: Many = 10_000
+    """How many different words, the commonest; all others are one word, <unk>."""
+    training: TrainConfig = field(default_factory=TrainConfig)
+    """Nothing is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramRecipe(TextRecipe):
+    """An n-gram model, counted from the training text; there is nothing left to train."""
+
+    system: str = "ngram"
+    minutes: float = 0.5
+
+    def build(self, settings: NgramSettings, data: Path | None) -> Job:
+        """Count the training text."""
+        corpus = self.read_corpus(settings, data)
+        model = NgramLanguageModel.count(
+            corpus.train,
+            order=settings.order,
+            d_vocab=len(corpus.vocabulary),
+            is_modified=settings.is_modified,
+        )
+
+        def validate(counted: nn.Module) -> dict[str, float]:
+            found = _perplexity_of(counted, corpus.valid)
+            return {"nats": found.nats, "perplexity": found.perplexity}
+
+        return Job(
+            model=model,
+            batches=lambda _: [],
+            loss=_no_loss,
+            validate=validate,
+            score="nats",
+            is_better="less",
+            config=settings.training,
+            kept={**kept_of(corpus), "sizes": list(model.sizes)},
+        )
+
+    def restore(self, settings: NgramSettings, kept: Mapping[str, Any]) -> NgramLanguageModel:
+        """The model without its counts."""
+        del settings  # all there is to know was kept
+        return NgramLanguageModel(d_vocab=len(kept["words"]), sizes=kept["sizes"])
+
+    def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
+        """Nats, bits and perplexity of a symbol of the test text."""
+        corpus = self.read_corpus(run.settings, data)
+        found = _perplexity_of(run.model, as_trained(run.kept, corpus))
+        return {"nats": found.nats, "bits": found.bits, "perplexity": found.perplexity}
+
+    def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
+        """Which length of context each symbol's probability comes from."""
+        del data
+        model = run.model
+        assert isinstance(model, NgramLanguageModel)
+        ids = encode_text(run.kept, text)
+        parts = model.parts_of(to_device_of(model, ids[None]))[0].cpu()  # [pos, level]
+        return [
+            Trace(
+                kind="levels",
+                steps=tuple(labels_of(run.kept, ids)),
+                memory=("none", *(f"{length}-gram" for length in range(1, model.order + 1))),
+                weights=parts / parts.sum(-1, keepdim=True),
+                title="What the n-grams of each length contribute to each symbol's probability",
+                meta={"probability": [round(p, 6) for p in parts.sum(-1).tolist()]},
+            )
+        ]
+
+
+def _no_loss(*_: object) -> LossOut:
+    raise UsageError(
+        "an n-gram model is counted, not trained", hint="leave epochs, steps and minutes at 0"
+    )
+
+
+def _perplexity_of(model: nn.Module, ids: Int[Tensor, " token"]) -> Perplexity:
+    """Of a text, each symbol but the first, as for a neural model."""
+    assert isinstance(model, NgramLanguageModel)
+    log_probs = model.log_probs_of(to_device_of(model, ids[None]))[0, 1:]
+    return perplexity(-log_probs.sum().item(), len(ids) - 1)
+
+
+RECIPES = (
+    NgramRecipe(
+        name="ngram-words",
+        about="Counts words: interpolated Kneser-Ney of 16 books.",
+        task="gutenberg",
+        metric="perplexity",
+        settings=NgramSettings(order=4, valid=0.05),
+        note="Stands beside `wordlm` on the same words.",
+    ),
+    NgramRecipe(
+        name="ngram-characters",
+        about="Counts characters: interpolated Kneser-Ney of Shakespeare's plays.",
+        task="tinyshakespeare",
+        metric="nats",
+        settings=NgramSettings(order=7, valid=0.02),
+        note="Stands beside `charlm-shakespeare` on the same text.",
+    ),
+)

@@ -1,0 +1,267 @@
+"""Train a recipe, load what it left, evaluate it: a run is a trained recipe in a folder."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from saccade.distributed import Processes
+from saccade.errors import RecipeError, UsageError
+from saccade.processor import prepare_for_long_work, within_memory
+from saccade.trace.trace import ImageTrace, Trace
+from saccade.zoo.recipes.recipe import Recipe, SampleOptions, Translated, TranslateOptions
+from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.settings import check_settings, list_settings, read_settings
+from saccade.zoo.training.checkpoint import load_weights, own_randomness, seed_all
+from saccade.zoo.training.config import differences
+from saccade.zoo.training.loop import train
+from saccade.zoo.training.run_folder import RunFolder, commit, versions
+from saccade.zoo.training.run_state import Progress, refused_to_replace
+
+MOST_CHARACTERS = 5000  # of a sentence, a story or a program
+# What a recipe may raise when it is given what it did not keep itself.
+UNFIT = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun:
+    """A trained system and all that is needed to use it; several of them make an ensemble."""
+
+    recipe: Recipe
+    settings: Any
+    kept: Mapping[str, Any]
+    """What the job kept beside the weights."""
+    models: tuple[nn.Module, ...]
+    """In eval mode, with their best weights."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The one model of a run that is no ensemble."""
+        if len(self.models) != 1:
+            raise RecipeError(
+                f"{self.recipe.name} cannot do this with {len(self.models)} runs together",
+                hint="give one run",
+            )
+        (model,) = self.models
+        return model
+
+    def trace(self, text: str, *, data: Path | None = None) -> Sequence[Trace | ImageTrace]:
+        """Where attention goes while the system works on a text, or on an image it names."""
+        if not self.recipe.can_trace:
+            raise self.recipe.cannot("has no attention to trace")
+        _refuse_long([text])
+        return self.recipe.trace(self, text, data=data)
+
+    def translate(
+        self, texts: Sequence[str], options: TranslateOptions | None = None
+    ) -> Sequence[Translated]:
+        """Translations of sentences, or what is said in a recording, or written by hand."""
+        _refuse_long(texts)
+        return self.recipe.translate(self, texts, options or TranslateOptions())
+
+    def sample(self, options: SampleOptions | None = None) -> str:
+        """Text drawn from the system; the same seed draws the same text."""
+        return self.recipe.sample(self, options or SampleOptions())
+
+    def unknown_words(self, text: str, *, data: Path | None = None) -> list[str]:
+        """The words of a text that the system reads as ``<unk>``, each once."""
+        return list(dict.fromkeys(self.recipe.unknown_words(self, text, data=data)))
+
+
+def _refuse_long(texts: Sequence[str]) -> None:
+    """Attention costs the square of the length: a book given as a sentence would run for hours."""
+    if (longest := max(map(len, texts), default=0)) > MOST_CHARACTERS:
+        raise UsageError(
+            f"expected at most {MOST_CHARACTERS:,} characters at once, got {longest:,}",
+            hint="give it sentence by sentence",
+        )
+
+
+def load_run(folder: str | Path | Sequence[str | Path]) -> TrainedRun:
+    """Open a run by its folder, or several runs of one recipe to be used together.
+
+    The data it was trained on is not needed.
+    """
+    paths = [folder] if isinstance(folder, str | Path) else list(folder)
+    opened = [_load(Path(path)) for path in paths]
+    for path, other in zip(paths[1:], opened[1:], strict=True):
+        _check_together(paths[0], opened[0], path, other)
+    models = tuple(model for run in opened for model in run.models)
+    first = opened[0]
+    return TrainedRun(recipe=first.recipe, settings=first.settings, kept=first.kept, models=models)
+
+
+def _load(path: Path) -> TrainedRun:
+    folder = RunFolder(path)
+    manifest = folder.manifest
+    if not manifest.get("recipe"):
+        raise RecipeError(
+            f"{path} was not made by a recipe", hint="open it with the code that made it"
+        )
+    recipe = find_recipe(manifest["recipe"])
+    settings = read_settings(recipe.settings, manifest["settings"])
+    weights, kept = folder.read_best()[0], folder.kept
+    try:
+        with within_memory(copies=1):
+            model = recipe.restore(settings, kept)
+    except UNFIT as error:
+        raise RecipeError(
+            f"{path} cannot be opened: what it kept does not fit its recipe "
+            f"({type(error).__name__}: {str(error)[:80]})",
+            hint="copy the run again, or train it again",
+        ) from error
+    load_weights(model, weights, source=folder.best)
+    model.eval().requires_grad_(False)
+    return TrainedRun(recipe=recipe, settings=settings, kept=kept, models=(model,))
+
+
+def _check_together(
+    path: str | Path, run: TrainedRun, other_path: str | Path, other: TrainedRun
+) -> None:
+    wrong = ""
+    if run.recipe.name != other.recipe.name:
+        wrong = f"one is of {run.recipe.name}, the other of {other.recipe.name}"
+    elif changed := differences(run.kept, other.kept, free=frozenset()):
+        wrong = f"what they kept differs ({changed[:80]})"
+    elif changed := differences(
+        _without_training(run.settings),
+        _without_training(other.settings),
+        free=run.recipe.may_differ,
+    ):
+        wrong = changed
+    if wrong:
+        raise RecipeError(
+            f"{path} and {other_path} cannot be used together: {wrong}",
+            hint="an ensemble is of runs that differ in their training alone, such as its seed",
+        )
+
+
+def _without_training(settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(settings).items() if name != "training"}
+
+
+def train_recipe(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    settings: Any = None,
+    data: Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train a recipe into a run folder, evaluate it, and return the figures it leaves there.
+
+    Args:
+        settings: the recipe's own, changed; without it, as they are.
+        data: the folder with data sets.
+        resume: go on with the run that is in the folder.
+    """
+    settings = recipe.settings if settings is None else settings
+    check_settings(settings)
+    if RunFolder(Path(folder)).exists() and not resume:  # before minutes are spent on reading data
+        raise refused_to_replace(RunFolder(Path(folder)))
+    prepare_for_long_work()
+    process = Processes.started()
+    seed_all(settings.training.seed)
+    about = {
+        "recipe": recipe.name,
+        "settings": asdict(settings),
+        "command": command_for(recipe, settings, n_processes=process.world),
+    }
+    with within_memory(copies=4):
+        job = recipe.build(settings, data)
+        trained = train(job, folder, about=about, resume=resume, progress=progress)
+    if not process.is_first:
+        return trained.figures
+    run = TrainedRun(recipe=recipe, settings=settings, kept=job.kept, models=(trained.model,))
+    figures = {**trained.figures, **evaluate_run(run, data)}
+    RunFolder(Path(folder)).write_figures(figures)
+    return figures
+
+
+def evaluate_run(run: TrainedRun, data: Path | None = None) -> dict[str, Any]:
+    """A recipe's figure on test data, and all others with it."""
+    with torch.no_grad(), own_randomness(run.settings.training.seed):
+        found = {name: float(value) for name, value in run.recipe.evaluate(run, data).items()}
+    if run.recipe.metric not in found:
+        raise RecipeError(
+            f"{run.recipe.name} gives no {run.recipe.metric!r}, it gives {', '.join(found)}",
+            hint="name one of these as the recipe's metric",
+        )
+    if not math.isfinite(found[run.recipe.metric]):
+        raise RecipeError(
+            f"the {run.recipe.metric} of {run.recipe.name} is {found[run.recipe.metric]}",
+            hint="this is no result: look at the weights and at the test data",
+        )
+    return {
+        "recipe": run.recipe.name,
+        "metric": run.recipe.metric,
+        "value": found[run.recipe.metric],
+        "test": found,
+        "evaluated": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_ensemble(folder: Path, runs: Sequence[Path], figures: Mapping[str, Any]) -> None:
+    """Leave the figures of several runs used together as a run folder of their own."""
+    place, parts = RunFolder(folder), [RunFolder(path) for path in runs]
+    if place.exists():
+        raise refused_to_replace(place)
+    manifests = [part.manifest for part in parts]
+    if not all("recipe" in each for each in manifests):
+        raise RecipeError("a run was not made by a recipe", hint="open it with its own code")
+    name = manifests[0]["recipe"]
+    folders = [f"runs/{name}-{number}" for number in range(1, len(parts) + 1)]
+    commands = [
+        f"{each['command']} --out {out}" for each, out in zip(manifests, folders, strict=True)
+    ]
+    manifest = {
+        "recipe": name,
+        "settings": manifests[0]["settings"],
+        "runs": [path.name for path in runs],
+        "command": " && ".join([*commands, f"saccade eval {' '.join(folders)}"]),
+        "versions": versions(),
+        "commit": commit(),
+    }
+    place.begin(manifest, {})
+    minutes = sum(part.figures.get("minutes", 0.0) for part in parts)
+    place.write_figures({**figures, "minutes": minutes})
+
+
+def settings_of_run(recipe: Recipe, folder: Path) -> Any:
+    """The settings that a run was begun with; the recipe's own if it was not begun."""
+    run = RunFolder(folder)
+    if not run.exists():
+        return recipe.settings
+    manifest = run.manifest
+    if (found := manifest.get("recipe")) != recipe.name:
+        raise RecipeError(
+            f"{folder} is a run of {found}, not of {recipe.name}",
+            hint="--out names another folder",
+        )
+    return read_settings(recipe.settings, manifest["settings"])
+
+
+def command_for(recipe: Recipe, settings: Any, *, n_processes: int = 1) -> str:
+    """The command that makes the same figure: what differs from the recipe, and no folders."""
+    own = {setting.key: setting.value for setting in list_settings(recipe.settings)}
+    changed = [
+        f"--set {shlex.quote(f'{setting.key}={_word(setting.value)}')}"
+        for setting in list_settings(settings)
+        if setting.value != own[setting.key]
+    ]
+    start = "saccade" if n_processes == 1 else f"torchrun --nproc-per-node={n_processes} -m saccade"
+    return " ".join([start, "train", recipe.name, *changed])
+
+
+def _word(value: Any) -> str:
+    """A value as `--set` takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
