@@ -186,10 +186,10 @@ def _from_one_version(path: str | Path, read: Callable[[Path], _Read]) -> _Read:
             try:
                 found = read(folder)
             except StoreError:
-                if _is_settled(path, opened):
+                if _is_settled(path, folder, opened):
                     raise
                 continue
-            if _is_settled(path, opened):
+            if _is_settled(path, folder, opened):
                 return found
     raise StoreError(
         f"could not read {path}: it was replaced {_ATTEMPTS} times while it was read",
@@ -211,9 +211,15 @@ def _opened(folder: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _is_settled(path: str | Path, opened: int | None) -> bool:
-    """Whether the folder is still the one that was opened, or still cannot be opened."""
-    with _opened(settled_folder(path)) as now:
+def _is_settled(path: str | Path, folder: Path, opened: int | None) -> bool:
+    """Whether the folder is still where it was opened, or still cannot be opened.
+
+    The same folder under another name is in the middle of its replacement: what was read by its
+    name a moment ago may have been nothing, or another folder.
+    """
+    if (place := settled_folder(path)) != folder:
+        return False
+    with _opened(place) as now:
         if opened is None or now is None:
             return opened is now
         return os.path.samestat(os.fstat(opened), os.fstat(now))

@@ -379,3 +379,17 @@ def test_a_name_that_is_no_plain_file_name_is_our_own_mistake(tmp_path, name):
 def test_the_manifests_own_keys_are_not_overwritten(tmp_path):
     with pytest.raises(AssertionError, match="filled in by write_folder"):
         write_folder(tmp_path / "lens", {"format": 3}, {})
+
+
+def test_a_folder_that_is_moved_aside_while_it_is_read_is_read_where_it_went(tmp_path, monkeypatch):
+    path, aside = tmp_path / "lens", tmp_path / ".lens.old"
+    write_folder(path, {"version": 1}, {"a.safetensors": {"v": torch.ones(3)}})
+    really, moved = folder_module._manifest_of, []
+
+    def manifest_of(place, named):
+        if not moved:  # another process is between the two renames of its replacement
+            moved.append(os.rename(path, aside))
+        return really(place, named)
+
+    monkeypatch.setattr(folder_module, "_manifest_of", manifest_of)
+    assert read_folder(path).manifest["version"] == 1
