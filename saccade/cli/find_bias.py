@@ -56,7 +56,7 @@ def find_bias(
         typer.Option(help="What a silenced head holds: its mean over the prompts, or zero."),
     ] = "mean",
     draws: Annotated[
-        int, typer.Option(help="How often prompts are drawn again for an interval.", min=100)
+        int, typer.Option(help="How often prompts are drawn again.", min=100, max=100_000)
     ] = 2000,
     seed: Annotated[Seed, typer.Option(help="Seed of those draws.")] = 0,
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,

@@ -154,7 +154,8 @@ def guard_eval(
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
     n: Annotated[
-        int, typer.Option("--prompts", help="Prompts of each kind in each part.", min=10)
+        int,
+        typer.Option("--prompts", help="Prompts of each kind in each part.", min=10, max=10_000),
     ] = 300,
     seed: Annotated[Seed, typer.Option(help="Of the prompts that are made.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

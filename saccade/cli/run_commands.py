@@ -9,9 +9,12 @@ from typing import Annotated
 import typer
 
 from saccade.cli.options import load_plugin, with_options_of
+from saccade.cli.progress import showing_progress
 from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
 from saccade.errors import UsageError
-from saccade.zoo.recipes.recipe import RescoreOptions, SampleOptions, TranslateOptions
+from saccade.zoo.recipes.recipe import RescoreOptions, SampleOptions, Translated, TranslateOptions
+
+TOGETHER = 64  # sentences that are searched for at once
 
 TRANSLATE_EXAMPLES = """
 saccade translate runs/bahdanau-multi30k "Ein Mann steht auf einer Leiter."
@@ -49,7 +52,11 @@ def translate(
     from saccade.zoo.recipes.run import load_run
 
     opened = load_run([folder, *(also or [])])
-    found = opened.translate(sentences, settings) if sentences else []
+    found: list[Translated] = []
+    with showing_progress(is_quiet=len(sentences) <= TOGETHER) as progress:
+        for start in range(0, len(sentences), TOGETHER):
+            progress("translating", start, len(sentences))
+            found += opened.translate(sentences[start : start + TOGETHER], settings)
     unknown = note_unknown(opened, sentences)
     if as_json:
         told = [

@@ -129,6 +129,8 @@ def _named(
     """A file for each: the one that was asked for, or several beside it, named by kind."""
     if path is None:
         return []
+    if not path.name:
+        raise UsageError(f"{path} names no file", hint="give the name of a file to write")
     if len(traces) == 1:
         return [(traces[0], path)]
     return [(each, path.with_name(f"{path.stem}-{each.kind}{path.suffix}")) for each in traces]

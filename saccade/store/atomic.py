@@ -225,7 +225,7 @@ def writing_alone(path: str | Path) -> Iterator[None]:
     (['.model.writing'], [])
     """
     target = Path(os.path.realpath(path))
-    lock = target.with_name(f".{target.name}.writing")
+    lock = target.parent / f".{target.name}.writing"
     with ExitStack() as stack:
         with _refusals_named(path, every=True):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -264,6 +264,11 @@ def _beside(path: str | Path, *, kind: Callable[[int], bool]) -> Iterator[tuple[
     What is left in the hidden folder when the block ends, the old target included, is removed.
     """
     target = Path(os.path.realpath(path))
+    if not target.name:
+        raise StoreError(
+            f"could not write {path}: expected a name, found the root of the disk",
+            hint="choose a file or a folder below it",
+        )
     with ExitStack() as stack:
         with _refusals_named(path, every=True):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -344,7 +349,7 @@ def _swap_in(new: Path, target: Path) -> None:
 
 def _swap_in_two_steps(new: Path, target: Path) -> None:
     """The same where folders cannot be exchanged: one process at a time, by way of a third name."""
-    aside, lock = _aside(target), target.with_name(f".{target.name}.lock")
+    aside, lock = _aside(target), target.parent / f".{target.name}.lock"
     with locked(lock, wait=True):
         try:
             if aside.exists() and not target.exists():  # a process died between the two renames
@@ -387,7 +392,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.old")
+    return target.parent / f".{target.name}.old"
 
 
 def _to_disk(file: Path) -> None:

@@ -37,7 +37,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         try:
             found.bind((host, each))
             found.listen(BACKLOG)  # from now on others find the port taken, and callers wait
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError, UnicodeError) as error:
             found.close()
             problem = error if isinstance(error, OSError) else OSError(str(error))
             continue

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pkgutil
+import re
 import resource
 import shutil
 import signal
@@ -44,7 +45,7 @@ WORKING = 3.0  # seconds of work after which a command that shows progress is le
 BUSY = 10.0  # seconds of work without a sign of life
 FOREVER = 120.0  # seconds by the clock
 # A server is as far as it gets when it has said this; progress is shown as "stage: 3/7".
-SIGNS = (b"Ctrl-C ends it", b": 0/", b": 1/")
+SIGNS = re.compile(rb"Ctrl-C ends it|: \d+/\d+")  # the viewer's line, or progress
 
 
 def main(folder: Path) -> None:
@@ -356,7 +357,7 @@ def verdict(used: float, asleep: float, passed: float, files: dict[str, Path]) -
     if asleep > BLOCKED or used > WORKING:
         told = files["err"].read_bytes() if files["err"].exists() else b""
         answers = files["out"].stat().st_size if files["out"].exists() else 0
-        if any(sign in told for sign in SIGNS) or answers:  # a stream answers as it goes
+        if SIGNS.search(told) or answers:  # a stream answers as it goes
             return "working"
     if asleep > BLOCKED:
         return "blocked"

@@ -367,3 +367,10 @@ def test_a_folder_moved_aside_by_a_killed_process_is_found(folder, way):
     rewrite(folder)
     assert (folder / "note.txt").read_text() == NEW
     assert os.listdir(folder.parent) == [folder.name]
+
+
+@pytest.mark.parametrize("write", [atomic_file, atomic_folder])
+def test_the_root_of_the_disk_is_nothing_to_write(write):
+    with pytest.raises(StoreError, match="could not write /: expected a name"), write("/"):
+        raise AssertionError("nothing must be prepared")
+    assert settled_folder("/") == Path("/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,7 +73,12 @@ class PromptRow(NamedTuple):
     """The final normed state."""
 
 
-def encode_prompts(model: LanguageModel, prompts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
+def encode_prompts(
+    model: LanguageModel,
+    prompts: Sequence[str],
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Int[Tensor, " pos"]]:
     """The ids of each prompt; the one that is empty or too long is named."""
     if not prompts:
         raise UsageError("there are no prompts", hint="give at least one")
@@ -83,6 +88,8 @@ def encode_prompts(model: LanguageModel, prompts: Sequence[str]) -> list[Int[Ten
             encoded.append(model.encode(prompt)[0])
         except UsageError as error:
             raise UsageError(f"prompt {number}: {error}", hint=error.hint) from error
+        if progress is not None:
+            progress("tokenizing prompts", number, len(prompts))
     return encoded
 
 

@@ -183,8 +183,9 @@ def draw(
     if top_k is not None and top_k < log_probs.shape[1]:
         log_probs, symbols = log_probs.topk(top_k, dim=-1)
     # The likeliest is brought to 1 first, so that a low temperature cannot make all of them 0.
-    # A temperature that these numbers round to 0 would make it 0 / 0.
-    lowest = torch.finfo(log_probs.dtype).tiny
-    p = ((log_probs - log_probs.amax(-1, keepdim=True)) / max(temperature, lowest)).exp()
+    # A temperature that these numbers round to 0 or infinity would make 0 / 0 or inf / inf of it.
+    range_ = torch.finfo(log_probs.dtype)
+    temperature = min(max(temperature, range_.tiny), range_.max)
+    p = ((log_probs - log_probs.amax(-1, keepdim=True)) / temperature).exp()
     drawn = torch.multinomial(p, 1, generator=generator)
     return (drawn if symbols is None else symbols.gather(1, drawn))[:, 0]

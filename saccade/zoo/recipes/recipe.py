@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_BEAM = 1000
 """Hypotheses of a sentence: as many as Sutskever et al. rescored."""
-MOST_LENGTH = 1_000_000
+MOST_LENGTH = 20_000
 """Symbols of one text."""
 
 

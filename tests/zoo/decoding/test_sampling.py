@@ -93,3 +93,9 @@ def test_a_draw_that_makes_no_sense_is_refused(wrong, message):
 def test_the_lowest_temperatures_take_the_likeliest(temperature):
     log_probs = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]]).log()
     assert draw(log_probs, temperature=temperature).tolist() == [1, 0]
+
+
+def test_the_highest_temperature_makes_what_can_be_said_even():
+    log_probs = torch.tensor([[0.0, 0.9, 0.1]]).log().expand(200, 3)
+    drawn = draw(log_probs, temperature=1e308, generator=seeded())
+    assert set(drawn.tolist()) == {1, 2} and 60 < int((drawn == 1).sum()) < 140

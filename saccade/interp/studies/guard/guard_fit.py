@@ -109,7 +109,7 @@ def fit_guard(
     """
     config = config or GuardConfig()
     _check(prompts, config, lenses.model.max_positions)
-    plain = encode_prompts(lenses.model, prompts)
+    plain = encode_prompts(lenses.model, prompts, progress=progress)
     spliced = encode_prompts(lenses.model, splice_requests(prompts, seed=config.seed))
     readout = _look(lenses, plain, config)
     read = _read(lenses, readout, [*plain, *spliced], progress)
