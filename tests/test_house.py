@@ -270,3 +270,13 @@ def test_the_map_is_found_in_a_readme():
     tree = "saccade/\n  cli/   x\n  heads/  y, see a/b\ntests/\n  z/\n"
     readme = f"```\n$ make demo\n```\n```text\n{tree}```"
     assert mapped_folders(readme) == {"cli", "heads"}
+
+
+def test_the_readmes_of_folders_name_files_that_are_there():
+    missing = [
+        f"{name_of(readme)}: {name}"
+        for readme in PACKAGE.rglob("README.md")
+        for name in re.findall(r"`(\w+\.py)`", readme.read_text(encoding="utf-8"))
+        if not (readme.parent / name).is_file()
+    ]
+    assert not missing
