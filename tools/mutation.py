@@ -1,13 +1,18 @@
 """Mutation testing: change one place of a module at a time and see whether its tests notice.
 
     python tools/mutation.py saccade/interp/heads/checks.py
-    python tools/mutation.py saccade/heads --folder --sample 40 --results /tmp/heads.jsonl
-    python tools/mutation.py saccade/heads --folder --results /tmp/heads.jsonl --survivors
+    python tools/mutation.py saccade/interp/heads --folder --sample 40 --results /tmp/heads.jsonl
+    python tools/mutation.py saccade/interp/heads --folder --results /tmp/heads.jsonl --survivors
+
+    COVERAGE_FILE=/tmp/cover pytest --cov=saccade --cov-context=test tests/interp tests/cli
+    python tools/mutation.py saccade/interp/heads --coverage /tmp/cover --sample 12
 
 Prints JSON: for each module how many mutants were made, how many its tests killed, and each that
 survived with its place and change. A survivor is either a missing test or an equivalent mutant:
 one that no test can tell from the original. Equivalent mutants are listed with the reason in
 `mutation_equivalent.json` beside this file, by module, function and change, and are not run.
+With `--coverage` (a file that pytest-cov wrote) a mutant runs the tests that reach its line,
+whatever file they are in, at most `MOST_TESTS` of them; without, the test files of its module.
 
 The mutants run in a temporary copy of the package and its tests, with a temporary home and cache.
 Python, torch and whatever else the tests import is loaded once; each mutant is a fork of that
@@ -33,7 +38,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +75,7 @@ _PAIRS += ("minimum maximum", "floor ceil", "zeros ones", "zeros_like ones_like"
 OPPOSITES = {a: b for pair in _PAIRS for a, b in (pair.split(), reversed(pair.split()))}
 SKIPPED = (ast.Raise, ast.Delete, ast.AugAssign, ast.Continue, ast.Break)
 REMOVABLE = ("abs", "clamp", "clamp_min", "clamp_max", "sorted", "reversed", "round", "sqrt")
-
+MOST_TESTS = 60
 
 Key = tuple[str, str, str]
 """Module, function and change of a mutant."""
@@ -335,6 +340,33 @@ def tests_of(root: Path, module: str, *, folder: bool) -> list[str]:
     return [*(file.relative_to(root).as_posix() for file in files), *doctests]
 
 
+def tests_that_reach(root: Path, module: str, file: Path) -> Callable[[int], list[str]]:
+    """From a line of a module to the tests that run it, by what pytest-cov recorded.
+
+    A line that is run on import only (a constant, a default) has every test of the module.
+    """
+    from coverage import CoverageData  # comes with pytest-cov, which `make test` does not need
+
+    data = CoverageData(str(file))
+    data.read()
+    measured = next((name for name in data.measured_files() if name.endswith(f"/{module}")), "")
+    by_line = {
+        line: {context.rpartition("|")[0] for context in contexts if "|" in context}
+        for line, contexts in data.contexts_by_lineno(measured).items()
+    }
+    own = {test for test in tests_of(root, module, folder=False) if test.startswith("tests")}
+    every = set[str]().union(*by_line.values())
+
+    def tests(line: int) -> list[str]:
+        reached = max((each for each in by_line if each <= line), default=0)
+        found = by_line.get(reached) or every
+        return sorted(found, key=lambda test: (test.partition("::")[0] not in own, test))[
+            :MOST_TESTS
+        ]
+
+    return tests
+
+
 def poll(process: int, *, is_late: bool) -> int | None:
     """The exit code of a test run that has ended; None while it runs. A late one is killed."""
     done, status = os.waitpid(process, os.WNOHANG)
@@ -354,6 +386,7 @@ class Round:
     module: str
     benches: Sequence[Bench]
     arguments: Sequence[str]
+    arguments_of: Callable[[Mutant], Sequence[str]]
     timeout: float
 
     def warm(self, code: str) -> float:
@@ -389,7 +422,8 @@ class Round:
                 while waiting and free:
                     bench, mutant = free.pop(), waiting.pop()
                     bench.write(mutant.module, mutant.code)
-                    running[bench.start(self.arguments)] = (bench, mutant, time.monotonic())
+                    process = bench.start(self.arguments_of(mutant))
+                    running[process] = (bench, mutant, time.monotonic())
                 for process, (bench, mutant, began) in list(running.items()):
                     seconds = time.monotonic() - began
                     if (code := poll(process, is_late=seconds > limit)) is not None:
@@ -437,8 +471,19 @@ def judge(module: str, asked: argparse.Namespace, benches: Sequence[Bench]) -> d
         chosen = [chosen[index] for index in sorted(picked)]
     verdicts = [before[mutant.key] for mutant in chosen if mutant.key in before]
     if new := [mutant for mutant in chosen if mutant.key not in before]:
-        tests = asked.tests or tests_of(asked.root, module, folder=asked.folder)
-        a_round = Round(module, benches, [*tests, "-k", asked.k], asked.timeout)
+        if asked.coverage:
+            reach = tests_that_reach(asked.root, module, asked.coverage)
+            tests = list(dict.fromkeys(test for mutant in new for test in reach(mutant.line)))
+        else:
+            tests = asked.tests or tests_of(asked.root, module, folder=asked.folder)
+            reach = lambda _: tests  # noqa: E731
+        a_round = Round(
+            module=module,
+            benches=benches,
+            arguments=[*tests, "-k", asked.k],
+            arguments_of=lambda mutant: [*reach(mutant.line), "-k", asked.k],
+            timeout=asked.timeout,
+        )
         limit = a_round.warm(ast.unparse(ast.parse(source)))
         for verdict in a_round.run(new, limit):
             verdicts.append(verdict)
@@ -493,6 +538,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--tests", nargs="+", help="test files instead of the module's own")
     parser.add_argument("--folder", action="store_true", help="the other tests of its folder too")
+    parser.add_argument("--coverage", type=Path, help="file of pytest-cov with contexts of tests")
     parser.add_argument("-k", default="", help="as for pytest, e.g. 'not slow'")
     parser.add_argument("--lines", type=int, nargs="+", help="only mutants of these lines")
     parser.add_argument("--sample", type=int, help="at most so many mutants of a module")

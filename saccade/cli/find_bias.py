@@ -89,7 +89,7 @@ def find_bias(
 
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     config = BiasConfig(ablate=ablate, by=by, draws=draws, seed=seed)
-    with showing_progress(is_quiet=as_json) as progress:
+    with showing_progress() as progress:
         found = find_bias(lenses, named, pairs, against=other, config=config, progress=progress)
     if found.in_pieces:
         n, shown = len(found.in_pieces), ", ".join(found.in_pieces[:5])

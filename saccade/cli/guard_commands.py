@@ -71,7 +71,7 @@ def guard_fit(
         texts = list(prompts_of(given.splitlines()))
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     config = GuardConfig(window=window, false_alarms=false_alarms, seed=seed)
-    with showing_progress(is_quiet=as_json) as progress:
+    with showing_progress() as progress:
         guard = fit_guard(
             lenses, texts, config=config, source=prompts or "saccade", progress=progress
         )
@@ -174,7 +174,7 @@ def guard_eval(
 
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     loaded = load_guard(guard, lenses)
-    with showing_progress(is_quiet=as_json) as progress:
+    with showing_progress() as progress:
         found = evaluate_guard(loaded, n=n, seed=seed, progress=progress)
     if out is not None:
         from saccade.store.atomic import atomic_file

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Where there is no terminal (a log file, a build), one line in so many seconds.
+# Where there is no terminal (a log file, a build): seconds until the first line, and between lines.
+FIRST_LINE = 5.0
 LINE_EVERY = 15.0
 
 
@@ -52,15 +53,15 @@ def showing_progress(*, is_quiet: bool = False) -> Iterator[Callable[..., None]]
 
 def _lines() -> Callable[..., None]:
     started: dict[str, tuple[float, int]] = {}
-    last = time.monotonic()
+    due = time.monotonic() + min(FIRST_LINE, LINE_EVERY)
 
     def show(stage: str, done: int, total: int, note: str = "") -> None:
-        nonlocal last
+        nonlocal due
         now = time.monotonic()
         begin, first = started.setdefault(stage, (now, done))
-        if now - last < LINE_EVERY and done < total:
+        if now < due and done < total:
             return
-        last = now
+        due = now + LINE_EVERY
         left = (now - begin) * (total - done) / (done - first) if done > first else None
         rest = f", {left:.0f} s left" if left is not None and done < total else ""
         how = f", {note}" if note else ""

@@ -28,10 +28,10 @@ def test_where_there_is_no_terminal_a_line_comes_now_and_then(clock, capsys):
             show("reading", done, 10)
     out, err = capsys.readouterr()
     assert out == ""
-    # Ten batches at four seconds each: one line after sixteen, one after thirty-two, and the last.
+    # Ten batches at four seconds each: a line after eight, one after twenty-four, and the last.
     assert err.splitlines() == [
-        "reading: 4/10, 24 s left",
-        "reading: 8/10, 8 s left",
+        "reading: 2/10, 32 s left",
+        "reading: 6/10, 16 s left",
         "reading: 10/10",
     ]
 

@@ -49,6 +49,9 @@ VARIANCE_RANK = 8
 SHARED_STEPS, OWN_STEPS = 3, 1
 # How far a head may go from the mixture to matched moments.
 SHARES = (0.0, 0.5, 1.0)
+# Moments are matched on so many positions: a head of 8 features has enough of 256. (On stories260K
+# the mean gain is 0.477 nats instead of 0.483 with all 1,024, in half of the time.)
+POSITIONS_PER_FEATURE = 32
 # What is best for all heads together is found on this many layers, evenly spaced.
 SHARED_LAYERS = 6
 # How strongly a head is held to what is best for all, in units of the mean curvature.
@@ -87,8 +90,8 @@ def solve(
 
     Args:
         held_out: positions of text that the statistics have not seen; a hundred are enough.
-        z: what the heads held at some positions, by layer; the more, the better are moments
-            matched. Those of ``held_out`` if not given.
+        z: what the heads held at some positions in any order, by layer; the more, the better are
+            moments matched. Those of ``held_out`` if not given.
     """
     constant = constant_lens(statistics)
     fisher = fisher_information(model.unembedding.weight, constant.exp())
@@ -104,7 +107,8 @@ def solve(
         lens = _lens(model, layer, part, mix, constant)
         del part
         start = lens.weight.detach().clone(), lens.bias.detach().clone()
-        match_moments(lens, statistics, layer, (z or held_out.sample.z)[layer], matching)
+        some = (z or held_out.sample.z)[layer][: POSITIONS_PER_FEATURE * lens.weight.shape[1]]
+        match_moments(lens, statistics, layer, some, matching)
         _go_back(lens, *start, held_out, layer)
         lenses[layer] = lens
     return lenses

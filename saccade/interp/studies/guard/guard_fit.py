@@ -110,7 +110,8 @@ def fit_guard(
     config = config or GuardConfig()
     _check(prompts, config, lenses.model.max_positions)
     plain = encode_prompts(lenses.model, prompts, progress=progress)
-    spliced = encode_prompts(lenses.model, splice_requests(prompts, seed=config.seed))
+    attacked = splice_requests(prompts, seed=config.seed)
+    spliced = encode_prompts(lenses.model, attacked, progress=progress)
     readout = _look(lenses, plain, config)
     read = _read(lenses, readout, [*plain, *spliced], progress)
     ordinary = _crossed(read).sort().values
