@@ -168,6 +168,15 @@ def test_ctrl_c_saves_the_state_between_two_steps_and_says_that_the_fit_resumes(
     assert found()["done"] == 2
 
 
+@pytest.fixture
+def _ctrl_c():
+    """What Ctrl-C does by default: a shell starts a job in the background with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_outside_of_a_stage_ends_the_fit_at_once_and_keeps_the_stages_before():
     def fit():
         with unfinished_fit(SETTINGS) as unfinished:
