@@ -331,6 +331,8 @@ def _remove_leftover(path: Path) -> None:
 def _swap_in(new: Path, target: Path) -> None:
     """Put a folder in the place of another; the old one is then where the new one was, or gone."""
     for _ in range(_ATTEMPTS):
+        if target.exists() and not target.is_dir():  # written there while the folder was made
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         try:
             if not _exchange(new, target):
                 _swap_in_two_steps(new, target)

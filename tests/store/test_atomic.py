@@ -374,3 +374,38 @@ def test_the_root_of_the_disk_is_nothing_to_write(write):
     with pytest.raises(StoreError, match="could not write /: expected a name"), write("/"):
         raise AssertionError("nothing must be prepared")
     assert settled_folder("/") == Path("/")
+
+
+def test_an_error_without_a_number_is_told_by_its_words():
+    told = atomic.write_refused("x.json", OSError("Odd Thing"))
+    assert str(told) == "could not write x.json: odd thing (errno 0, OSError)"
+    assert told.hint == "check that the place exists and can be written to"
+
+
+def test_a_place_that_is_taken_by_another_kind_meanwhile_is_told_in_one_line(tmp_path):
+    def write_file():
+        with atomic_file(tmp_path / "file") as temporary:
+            temporary.write_text("new")
+            (tmp_path / "file").mkdir()
+
+    def write_folder():
+        with atomic_folder(tmp_path / "folder"):
+            (tmp_path / "folder").write_text("a file")
+
+    with pytest.raises(StoreError, match=r"could not write .*/file: is a directory"):
+        write_file()
+    with pytest.raises(StoreError, match=r"could not write .*/folder: "):
+        write_folder()
+    assert (tmp_path / "folder").read_text() == "a file"
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+def test_a_folder_that_cannot_be_begun_is_told_in_one_line(tmp_path, monkeypatch):
+    def refuse(self, *_, **__):
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(StoreError, match="not a directory"), atomic_folder(tmp_path / "new"):
+            pytest.fail("the body must not run")
+    assert os.listdir(tmp_path) == []

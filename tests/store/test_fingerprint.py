@@ -190,3 +190,23 @@ def test_texts_are_told_apart_whatever_their_chunks():
     assert fingerprint_text([b"ab", b"", b"c"]) == fingerprint_text(iter([b"abc"]))
     assert fingerprint_text([b"abc"]) != fingerprint_text([b"abd"])
     assert fingerprint_text([]) == "e3b0c44298fc1c14"  # the sha256 of nothing
+
+
+def test_parameters_count_by_name_and_shape_and_in_no_order():
+    def fingerprint(**values):
+        model = torch.nn.Module()
+        for name, value in values.items():
+            model.register_parameter(name, torch.nn.Parameter(value))
+        return fingerprint_model(model)
+
+    a, b = torch.arange(6.0).view(2, 3), torch.arange(6.0, 11.0)
+    expected = fingerprint(a=a, b=b)
+    assert fingerprint(b=b, a=a) == expected
+    assert fingerprint(a=a.view(3, 2), b=b) != expected
+    assert fingerprint(a=a, c=b) != expected
+    # The same values in a row, cut in another place.
+    assert fingerprint(a=torch.arange(5.0), b=torch.arange(5.0, 11.0)) != expected
+
+
+def test_a_single_number_counts():
+    assert [len(_sample(each)) for each in (torch.ones(1), torch.tensor(2.0))] == [2, 2]

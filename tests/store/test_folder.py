@@ -393,3 +393,30 @@ def test_a_folder_that_is_moved_aside_while_it_is_read_is_read_where_it_went(tmp
 
     monkeypatch.setattr(folder_module, "_manifest_of", manifest_of)
     assert read_folder(path).manifest["version"] == 1
+
+
+def test_a_manifest_that_cannot_be_read_is_told_in_one_line(lens):
+    (lens / "manifest.json").unlink()
+    (lens / "manifest.json").mkdir()
+    with pytest.raises(
+        StoreError, match=r"could not read .*manifest.json: is a directory"
+    ) as caught:
+        read_manifest(lens)
+    assert caught.value.hint == "check the path"
+
+
+def test_a_folder_that_is_gone_after_it_was_read_is_looked_for_again(lens, tensors, monkeypatch):
+    """What was read before is not given out: the place may be the scene of a replacement."""
+    real, reads = folder_module._manifest_of, []
+
+    def read_once(folder, path):
+        found = real(folder, path)
+        reads.append(path)
+        if len(reads) == 1:
+            shutil.rmtree(lens)
+        return found
+
+    monkeypatch.setattr(folder_module, "_manifest_of", read_once)
+    with pytest.raises(StoreError, match="no such folder"):
+        read_manifest(lens)
+    assert len(reads) == 1

@@ -96,6 +96,7 @@ def test_without_gguf_the_package_is_named(package, monkeypatch):
 def test_it_is_converted_once(package, monkeypatch):
     monkeypatch.setattr(default, "AutoModelForCausalLM", Loader)
     monkeypatch.setattr(default, "AutoTokenizer", Words)
+    monkeypatch.setattr(Loader, "calls", 0)
     has_gguf(monkeypatch, object())
     assert not default.is_converted()
     folder = Path(default.default_source())
