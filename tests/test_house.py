@@ -243,9 +243,9 @@ def test_every_public_name_can_be_had_and_the_unknown_is_refused():
         saccade.open_modle  # noqa: B018
 
 
-def mapped_folders(readme: str) -> set[str]:
-    """Folders in the README's file map: the fenced block with a line `saccade/`, one a line."""
-    for block in re.findall(r"^```[^\n]*\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL):
+def mapped_folders(page: str) -> set[str]:
+    """Folders in the map of a page: the fenced block with a line `saccade/`, one a line."""
+    for block in re.findall(r"^```[^\n]*\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
         if re.search(r"^saccade/(\s|$)", block, flags=re.MULTILINE):
             inside = re.split(r"^saccade/[^\n]*\n", block, maxsplit=1, flags=re.MULTILINE)[1]
             lines = re.split(r"^\S", inside, maxsplit=1, flags=re.MULTILINE)[0]
@@ -253,8 +253,8 @@ def mapped_folders(readme: str) -> set[str]:
     return set()
 
 
-def test_the_readme_maps_every_folder_and_no_other():
-    named = mapped_folders((ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_architecture_page_maps_every_folder_and_no_other():
+    named = mapped_folders((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
     assert named == {
         *folders_of(PACKAGE),
         *folders_of(PACKAGE / "interp"),
@@ -266,7 +266,7 @@ def folders_of(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_dir() and path.name[0] not in "_."}
 
 
-def test_the_map_is_found_in_a_readme():
+def test_the_map_is_found_in_a_page():
     tree = "saccade/\n  cli/   x\n  heads/  y, see a/b\ntests/\n  z/\n"
     readme = f"```\n$ make demo\n```\n```text\n{tree}```"
     assert mapped_folders(readme) == {"cli", "heads"}
