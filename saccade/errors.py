@@ -63,13 +63,16 @@ class MissingPackageError(SaccadeError):
     """An optional package that this command needs and that is not installed."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """The hint for a name that is not known: the nearest one that is, if any is near.
+def suggest(name: str, known: Iterable[str], more: str = "") -> str:
+    """The hint for a name that is not known: the nearest one that is, if any is near, and more.
 
     >>> suggest("gtp2", ["gpt2", "llama"])
     "did you mean 'gpt2'?"
     >>> suggest("x", ["gpt2", "llama"])
     ''
+    >>> suggest("gtp2", ["gpt2", "llama"], "two models are known")
+    "did you mean 'gpt2'? two models are known"
     """
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else ""
+    guess = f"did you mean {near[0]!r}?" if near else ""
+    return f"{guess} {more}".strip()

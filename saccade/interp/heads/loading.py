@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import importlib.util
 import io
@@ -42,7 +41,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
-from saccade.errors import MissingPackageError, ModelError, UsageError
+from saccade.errors import MissingPackageError, ModelError, UsageError, suggest
 from saccade.store.atomic import atomic_folder, writing_alone
 from saccade.store.paths import cache_dir
 
@@ -326,10 +325,9 @@ def _checked_dtype(dtype: str | None, device_map: str | None) -> Any:
     if dtype is None:
         return torch.float32 if device_map is None else "auto"
     if dtype not in DTYPES:
-        near = difflib.get_close_matches(dtype, DTYPES, n=1)
         raise UsageError(
             f"unknown dtype {dtype!r}: expected one of {', '.join(DTYPES)}",
-            hint=f"did you mean {near[0]!r}?" if near else "leave it out for float32",
+            hint=suggest(dtype, DTYPES) or "leave it out for float32",
         )
     return "auto" if dtype == "auto" else getattr(torch, dtype)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -15,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from saccade.distributed import Processes, joined
-from saccade.errors import LensError, UsageError
+from saccade.errors import LensError, UsageError, suggest
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses.batches import Batches, CorpusBatches, SelfBatches
 from saccade.interp.lenses.closed_form import constant_lens, solve
@@ -71,9 +70,9 @@ def _unknown_names(config: FitConfig) -> list[str]:
     for name, kind in get_type_hints(FitConfig).items():
         value = getattr(config, name)
         if get_origin(kind) is Literal and value not in get_args(kind):
-            near = difflib.get_close_matches(str(value), get_args(kind), n=1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
-            found.append(f"{name}: {value!r} is none of {', '.join(get_args(kind))}{guess}")
+            guess = suggest(str(value), get_args(kind))
+            meant = f" ({guess})" if guess else ""
+            found.append(f"{name}: {value!r} is none of {', '.join(get_args(kind))}{meant}")
     return found
 
 

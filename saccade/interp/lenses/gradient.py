@@ -10,7 +10,6 @@ a training that diverges is stopped.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.distributed import Processes
-from saccade.errors import LensError, UsageError
+from saccade.errors import LensError, UsageError, suggest
 from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.lenses.batches import windows_of_step
 from saccade.interp.lenses.gather import Progress
@@ -83,11 +82,13 @@ def objectives() -> tuple[str, ...]:
 def find_objective(name: str) -> Objective:
     """The objective that has this name."""
     if name not in _OBJECTIVES:
-        near = difflib.get_close_matches(name, _OBJECTIVES, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(
             f"no objective {name!r}: known are {', '.join(objectives())}",
-            hint=f"{guess}a file with an objective of your own is named with `--plugin FILE.py`",
+            hint=suggest(
+                name,
+                _OBJECTIVES,
+                "a file with an objective of your own is named with `--plugin FILE.py`",
+            ),
         )
     return _OBJECTIVES[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.errors import UsageError
+from saccade.errors import UsageError, suggest
 from saccade.interp.heads.capture import Captured, direct_states
 
 if TYPE_CHECKING:
@@ -87,11 +86,11 @@ def lens_kinds() -> tuple[str, ...]:
 def lens_kind(name: str) -> type[Lens]:
     """The kind of lens that has this name."""
     if name not in lens_kinds():
-        near = difflib.get_close_matches(name, _KINDS, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(
             f"no lens kind {name!r}: known are {', '.join(lens_kinds())}",
-            hint=f"{guess}a file with a kind of your own is named with `--plugin FILE.py`",
+            hint=suggest(
+                name, _KINDS, "a file with a kind of your own is named with `--plugin FILE.py`"
+            ),
         )
     return _KINDS[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import random
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.errors import ModelError, UsageError
+from saccade.errors import ModelError, UsageError, suggest
 from saccade.interp.heads.capture import capture, direct_logits, head_outputs
 from saccade.interp.studies.bias.bias_words import behind_a_space
 
@@ -278,9 +277,8 @@ def find_roles(model: LanguageModel, *, roles: tuple[Role, ...] = ROLES, seed: i
 def checked_roles(asked: Sequence[str]) -> tuple[Role, ...]:
     """The roles of these names, in the order of `ROLES`."""
     if unknown := [name for name in asked if name not in ROLES]:
-        near = difflib.get_close_matches(unknown[0], ROLES, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"no role {unknown[0]!r}", hint=f"{guess}roles are {', '.join(ROLES)}")
+        hint = suggest(unknown[0], ROLES, f"roles are {', '.join(ROLES)}")
+        raise UsageError(f"no role {unknown[0]!r}", hint=hint)
     return tuple(role for role in ROLES if role in asked)
 
 

@@ -1,6 +1,5 @@
 """The scores by name, for recipes and the command line."""
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import sqrt
@@ -13,7 +12,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from saccade.errors import UsageError
+from saccade.errors import UsageError, suggest
 from saccade.zoo.fast.precision import apply_unrounded
 
 # What every score is: a number for how well each key answers each query.
@@ -472,10 +471,9 @@ def make_score(
             well above the 50 words to which Luong et al. cut their sentences.
     """
     if name not in _SCORES:
-        near = difflib.get_close_matches(name, _SCORES, n=1)
         raise UsageError(
             f"no score {name!r}: known are {', '.join(score_names())}",
-            hint=f"did you mean {near[0]!r}?" if near else "choose one of these",
+            hint=suggest(name, _SCORES) or "choose one of these",
         )
     sizes = ScoreSizes(
         d_query=d_query,

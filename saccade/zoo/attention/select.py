@@ -1,6 +1,5 @@
 """What every select is: from scores to weights."""
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -10,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.errors import UsageError
+from saccade.errors import UsageError, suggest
 from saccade.zoo.attention.masks import masked_log_softmax, masked_softmax
 
 
@@ -296,9 +295,8 @@ def make_select(name: str) -> Select:
     SoftSelect()
     """
     if name not in _SELECTS:
-        near = difflib.get_close_matches(name, _SELECTS, n=1)
         raise UsageError(
             f"no select {name!r}: known are {', '.join(select_names())}",
-            hint=f"did you mean {near[0]!r}?" if near else "choose one of these",
+            hint=suggest(name, _SELECTS) or "choose one of these",
         )
     return _SELECTS[name]()

@@ -1,6 +1,5 @@
 """Cells by name."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.errors import UsageError
+from saccade.errors import UsageError, suggest
 from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.cell import (
     Cell,
@@ -433,11 +432,8 @@ def make_cell(name: str, d_input: int, d_hidden: int, *, longest: int | None = N
     'GruCell'
     """
     if name not in _CELLS:
-        near = difflib.get_close_matches(name, _CELLS, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(
-            f"no cell named {name!r}", hint=f"{meant}there are {', '.join(cell_names())}"
-        )
+        hint = suggest(name, _CELLS, f"there are {', '.join(cell_names())}")
+        raise UsageError(f"no cell named {name!r}", hint=hint)
     if longest is None:
         return _CELLS[name](d_input, d_hidden)
     if name not in _KEEPING:

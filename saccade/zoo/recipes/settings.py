@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from saccade.errors import RecipeError, UsageError
+from saccade.errors import RecipeError, UsageError, suggest
 from saccade.zoo.training.config import flat, kinds_of, problem_of
 
 Settings = TypeVar("Settings")
@@ -134,8 +133,8 @@ def parse(text: str, kind: Any) -> Any:
 def _one_of(text: str, choices: Sequence[Any]) -> Any:
     named = {str(choice): choice for choice in choices}
     if text not in named:
-        near = difflib.get_close_matches(text, named, n=1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
+        guess = suggest(text, named)
+        meant = f" ({guess})" if guess else ""
         raise ValueError(f"expected one of {', '.join(named)}; got {text!r}{meant}")
     return named[text]
 
@@ -159,8 +158,8 @@ def _full(key: str, known: Sequence[str]) -> str:
     if ends:
         raise ValueError(f"could be {' or '.join(ends)}")
     short = {name.rpartition(".")[2]: name for name in known}
-    near = difflib.get_close_matches(key, [*known, *short], n=1)
-    raise ValueError("unknown key" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    guess = suggest(key, [*known, *short])
+    raise ValueError(f"unknown key ({guess})" if guess else "unknown key")
 
 
 def _replaced(settings: Settings, changes: Mapping[str, Any]) -> Settings:

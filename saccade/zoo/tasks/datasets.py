@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from saccade.errors import TaskError, UsageError
+from saccade.errors import TaskError, UsageError, suggest
 from saccade.store.paths import cache_dir, data_dir
 
 # The data sets that saccade knows: what they are, whence they come, what they may be used for.
@@ -247,10 +246,9 @@ def known_data_set(name: str) -> DataSet:
     """The data set of a name."""
     if name in DATA_SETS:
         return DATA_SETS[name]
-    near = difflib.get_close_matches(name, DATA_SETS, n=1)
     raise UsageError(
         f"no data set named {name!r}",
-        hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(DATA_SETS)}",
+        hint=suggest(name, DATA_SETS) or f"one of {', '.join(DATA_SETS)}",
     )
 
 

@@ -73,7 +73,7 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name():
         with_settings(Settings(), [*words, "depth", "betas=1", "zzz=1"])
     assert str(refused.value) == (
         "10 problems in --set: detph: unknown key (did you mean 'depth'?); "
-        "norm: expected one of pre, post; got 'pots' (did you mean post?); "
+        "norm: expected one of pre, post; got 'pots' (did you mean 'post'?); "
         "rate: expected a number, got 'fast'; most: expected a whole number, got 'x'; "
         "layers: expected a whole number, got 'b'; "
         "seed: could be sizes.seed or training.seed; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from saccade.errors import UsageError
+from saccade.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -64,11 +63,8 @@ def suite_names() -> tuple[str, ...]:
 def find_suite(name: str) -> Suite:
     """A suite by its name."""
     if name not in suite_names():
-        near = difflib.get_close_matches(name, suite_names(), n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(
-            f"there is no suite {name!r}", hint=f"{guess}there are {', '.join(suite_names())}"
-        )
+        hint = suggest(name, suite_names(), f"there are {', '.join(suite_names())}")
+        raise UsageError(f"there is no suite {name!r}", hint=hint)
     found, lists = _data()["suites"][name], word_lists()
     return Suite(
         about=found["about"],
@@ -166,11 +162,10 @@ def find_words(asked: str) -> list[str]:
     except OSError:  # longer than any name of a file
         is_file = False
     if not is_file:
-        near = difflib.get_close_matches(asked, lists, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
+        ways = f"lists are {', '.join(lists)}; or write words with commas between them"
         raise UsageError(
             f"{asked[:60]!r} is no list of words: there is no such file, and no list of that name",
-            hint=f"{guess}lists are {', '.join(lists)}; or write words with commas between them",
+            hint=suggest(asked, lists, ways),
         )
     try:
         lines = Path(asked).read_text(encoding="utf-8").splitlines()
