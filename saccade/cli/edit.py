@@ -103,7 +103,7 @@ def _top(model: LanguageModel, chances: Float[Tensor, " d_vocab"]) -> list[tuple
 
 
 EDIT_EXAMPLES = """
-saccade edit "The capital of the country of Big Ben is" --memory England --for London --out my-edit
+saccade edit "The capital of the country of Big Ben is" --memory England --token London --out edit
 saccade edit "The Eiffel Tower is located in the city of" --ablate 23.4 --ablate 29.1 --say 12
 """
 
@@ -113,9 +113,11 @@ def edit(
     memory: Annotated[
         str | None, typer.Option(help="Inject this word or text, that the model should think of.")
     ] = None,
-    word: Annotated[
+    token: Annotated[
         str | None,
-        typer.Option("--for", help="The word to raise; without it, the memory's own."),
+        typer.Option(
+            help="The token to raise; of a longer word, its first. Without it, the memory's own."
+        ),
     ] = None,
     form: Annotated[
         Literal["unembedding", "lens", "text"],
@@ -216,7 +218,7 @@ def edit(
         opened.check_head(layer, head or 0)
     default_at = "all" if heads else "last"
     positions = read_positions(at if at is not None else default_at, prompt, opened)
-    target = _target(opened, word, prompt)
+    target = _target(opened, token, prompt)
     told: dict[str, float] = {}
     if load is not None:
         edit = load_edit(load, opened)

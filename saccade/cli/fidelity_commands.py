@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LENS_FIDELITY_EXAMPLES = """
 saccade lens fidelity --layer 12 --corpus wiki-test.txt --png fidelity.png
-saccade lens fidelity --layer 12 --heads 0,3 --beside jacobian-lens --json
+saccade lens fidelity --layer 12 --heads 0,3 --compare jacobian-lens --json
 """
 
 
@@ -47,7 +47,7 @@ def lens_fidelity(
     lens: Annotated[
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
-    beside: Annotated[
+    compare: Annotated[
         list[str] | None,
         typer.Option(
             help="Other lenses to put to the same test, as a folder; may be given again. They, the "
@@ -96,7 +96,7 @@ def lens_fidelity(
     path = find_lenses(lens, opened)
     lenses = load_lenses(path, opened)
     others = {
-        Path(each).name: load_lenses(find_lenses(each, opened), opened) for each in beside or ()
+        Path(each).name: load_lenses(find_lenses(each, opened), opened) for each in compare or ()
     }
     text = _text(corpus, opened, lenses, settings)
     layers = list(dict.fromkeys(layer))

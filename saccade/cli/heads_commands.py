@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 
 HEADS_RANK_EXAMPLES = """
-saccade heads rank "The Eiffel Tower is located in the city of" --for Paris --against London
-saccade heads rank "When Mary and John met, John gave a book to" --for Mary --repair --json
+saccade heads rank "The Eiffel Tower is located in the city of" --token Paris --against London
+saccade heads rank "When Mary and John met, John gave a book to" --token Mary --self-repair --json
 """
 
 
 def heads_rank(
     text: Annotated[str, typer.Argument(metavar="PROMPT", help="What the model reads.")],
-    word: Annotated[str, typer.Option("--for", help="The word that should come next.")],
+    token: Annotated[
+        str, typer.Option(help="The token that should come next; of a longer word, its first.")
+    ],
     against: Annotated[
         str | None, typer.Option(help="A word it is set against; the mean of all words without it.")
     ] = None,
@@ -49,10 +51,11 @@ def heads_rank(
         str | None,
         typer.Option(help="The text of the mean; without it, some that the model writes itself."),
     ] = None,
-    repair: Annotated[
+    shows_repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Also ablate at the last token only, and show what later layers mend."
+            "--self-repair",
+            help="Also ablate at the last token only, and show what later layers mend.",
         ),
     ] = False,
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
@@ -66,10 +69,10 @@ def heads_rank(
     """Rank the heads of a model by what they do for a word.
 
     Direct is what a head adds to the word's logit without the help of later layers; effect is by
-    how much that logit falls when the head is ablated at every token. With --repair: how much of
-    the direct loss later layers make up for, and which parts of them.
+    how much that logit falls when the head is ablated at every token. With --self-repair: how much
+    of the direct loss later layers make up for, and which parts of them.
     """
-    for each in (text, word, *([] if other is None else [other])):
+    for each in (text, token, *([] if other is None else [other])):
         if not each.strip():
             raise UsageError(f"the text is empty: {each!r}", hint="give at least one word")
 
@@ -82,14 +85,14 @@ def heads_rank(
     )
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
-    target = find_target(opened, text, word, against)
-    for each in (word, against):
+    target = find_target(opened, text, token, against)
+    for each in (token, against):
         if each is not None and (note := several_tokens(opened, each)):
             typer.echo(note, err=True)
     replacement = _replacement(opened, text, ablate, other=other, corpus=corpus)
     with showing_progress() as progress:
         ranking = rank_heads(opened, text, target, replacement=replacement, progress=progress)
-    if repair:
+    if shows_repair:
         found = self_repair(opened, text, target, replacement=replacement)
         ranking = ranking.with_repair({site: each.to_dict() for site, each in found.items()})
     if png is not None:

@@ -196,7 +196,7 @@ app.add_typer(
         HEADS_COMMANDS,
         help_="What single heads do: for a word after a prompt, and in general.",
         epilog="""
-saccade heads rank "The Eiffel Tower is located in the city of" --for Paris
+saccade heads rank "The Eiffel Tower is located in the city of" --token Paris
 saccade heads roles --png roles.png
 """,
     ),

@@ -72,7 +72,7 @@ BASES: dict[str, list[list[str]]] = {
     "lens merge": [["@lens", "@lens2", "--out", "merged", *MODEL, *JSON]],
     "lens push": [["@lens", "somebody/lenses", *JSON]],
     "lens list": [[*JSON]],
-    "heads rank": [[PROMPT, "--for", "ball", *TEXT, *MODEL, *JSON]],
+    "heads rank": [[PROMPT, "--token", "ball", *TEXT, *MODEL, *JSON]],
     "heads roles": [["--role", "previous", *MODEL, *JSON]],
     "guard fit": [["@prompts.txt", *LENS, "--out", "guard", *JSON]],
     "guard score": [[PROMPT, *LENS, "--guard", "@guard", *JSON]],

@@ -23,13 +23,13 @@ def lens(stories, tmp_path_factory, story):
 
 
 def test_rank_shows_the_heads_with_the_largest_effects(saccade, stories):
-    code, out, _ = saccade("heads", "rank", PROMPT, "--for", "Lily", "--model", stories.name)
+    code, out, _ = saccade("heads", "rank", PROMPT, "--token", "Lily", "--model", stories.name)
     assert code == 0
     assert "·L" in out and "direct" in out and "effect" in out and "correlation" in out
 
 
 def test_rank_in_json_has_every_head_with_its_repair(saccade, stories, tmp_path):
-    given = ["--for", "Lily", "--against", "Tom", "--ablate", "zero", "--repair", "--json"]
+    given = ["--token", "Lily", "--against", "Tom", "--ablate", "zero", "--self-repair", "--json"]
     png = tmp_path / "rank.png"
     code, out, _ = saccade("heads", "rank", PROMPT, *given, "--png", png, "--model", stories.name)
     found = json.loads(out)
@@ -42,7 +42,7 @@ def test_rank_in_json_has_every_head_with_its_repair(saccade, stories, tmp_path)
 
 
 def test_a_word_of_several_tokens_is_told_of(saccade, stories):
-    given = ["--for", "Constantinople", "--ablate", "zero", "--json", "--model", stories.name]
+    given = ["--token", "Constantinople", "--ablate", "zero", "--json", "--model", stories.name]
     code, out, err = saccade("heads", "rank", PROMPT, *given)
     assert code == 0 and "tokens;" in err and "stands for it" in err
     assert json.loads(out)["word"] in err
@@ -51,10 +51,10 @@ def test_a_word_of_several_tokens_is_told_of(saccade, stories):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["heads", "rank", " ", "--for", "x"], "the text is empty"),
-        (["heads", "rank", PROMPT, "--for", " "], "the text is empty"),
-        (["heads", "rank", PROMPT, "--for", "Lily", "--against", "Lily"], "begin with the same"),
-        (["heads", "rank", PROMPT, "--for", "Lily", "--from", "Once"], "the other prompt has"),
+        (["heads", "rank", " ", "--token", "x"], "the text is empty"),
+        (["heads", "rank", PROMPT, "--token", " "], "the text is empty"),
+        (["heads", "rank", PROMPT, "--token", "Lily", "--against", "Lily"], "begin with the same"),
+        (["heads", "rank", PROMPT, "--token", "Lily", "--from", "Once"], "the other prompt has"),
         (["heads", "roles", "--role", "mover"], "no role 'mover'"),
         (["edit", " ", "--memory", "dog"], "the text is empty"),
         (["edit", PROMPT, "--memory", ""], "expected a text, got an empty one"),
@@ -122,7 +122,7 @@ def test_heads_are_ablated_scaled_and_patched_kept_and_applied_again(saccade, st
     given, kept = ["--model", stories.name, "--json", "--say", 4], tmp_path / "edit"
     asked = ["--ablate", "0.1", "--ablate", "2.3", "--by", "mean", "--scale", "3.0=-2"]
     asked += ["--patch", "4.2", "--from", "Tom and Sue", "--at=-2,-1"]
-    code, out, err = saccade("edit", PROMPT, *asked, "--for", "zebras", "--out", kept, *given)
+    code, out, err = saccade("edit", PROMPT, *asked, "--token", "zebras", "--out", kept, *given)
     made = json.loads(out)
     assert code == 0 and "stands for it" in err
     assert made["changes"] == [
@@ -132,7 +132,7 @@ def test_heads_are_ablated_scaled_and_patched_kept_and_applied_again(saccade, st
         "patch 4.2",
     ]
     assert made["before"] != made["after"] and made["unrelated_perplexity"] != 0
-    code, out, _ = saccade("edit", PROMPT, "--load", kept, "--for", "zebras", *given)
+    code, out, _ = saccade("edit", PROMPT, "--load", kept, "--token", "zebras", *given)
     loaded = json.loads(out)
     del made["unrelated_perplexity"]
     assert code == 0 and loaded == made

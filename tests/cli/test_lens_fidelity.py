@@ -83,7 +83,7 @@ def test_without_any_text_the_model_writes_it(fidelity):
 
 
 def test_other_lenses_are_put_beside_in_one_table(fidelity, folder, text):
-    code, out, err = fidelity("--corpus", text, "--beside", folder / "jacobian", "--json")
+    code, out, err = fidelity("--corpus", text, "--compare", folder / "jacobian", "--json")
     assert code == 0, err
     kinds = json.loads(out)["kinds"]
     assert [each["name"] for each in kinds] == ["unembedding", "closed-form", "jacobian"]
@@ -97,7 +97,7 @@ def test_other_lenses_are_put_beside_in_one_table(fidelity, folder, text):
         (["--heads", "one"], 2, "--heads takes numbers"),
         (["--corpus", "nowhere.txt"], 1, "no such file: nowhere.txt"),
         (["--lens", "./nowhere"], 1, "no lenses at ./nowhere"),
-        (["--beside", "./nowhere"], 1, "no lenses at ./nowhere"),
+        (["--compare", "./nowhere"], 1, "no lenses at ./nowhere"),
         (["--windows", "1"], 2, "cannot measure on 1 windows"),
         (["--window", "99999"], 2, "longer than the model's context"),
         (["--draw", "gain"], 2, "draw"),

@@ -94,7 +94,7 @@ def test_predictions_are_those_of_the_hugging_face_model(ask, stories):
 def test_contributions_and_effects_are_those_of_heads_rank(ask, config, capsys):
     from saccade.cli.main import main
 
-    told = ["heads", "rank", TEXT, "--for", "Lily", "--against", "Tom", "--ablate", "zero"]
+    told = ["heads", "rank", TEXT, "--token", "Lily", "--against", "Tom", "--ablate", "zero"]
     assert main([*told, "--model", config.model, "--json"]) == 0
     ranking = json.loads(capsys.readouterr().out)
     for measure, figure in (("contributes", "direct"), ("effect", "effect")):
@@ -177,7 +177,7 @@ def test_compared_prompts_have_the_scores_of_heads_rank(ask, config, capsys):
 
     found = ask("compare", {"text": TEXT, "other": OTHER, "word": "Lily", "against": "Spot"})
     for side, text in (("left", TEXT), ("right", OTHER)):
-        told = ["heads", "rank", text, "--for", "Lily", "--against", "Spot", "--ablate", "zero"]
+        told = ["heads", "rank", text, "--token", "Lily", "--against", "Spot", "--ablate", "zero"]
         assert main([*told, "--model", config.model, "--json"]) == 0
         ranking = json.loads(capsys.readouterr().out)
         assert found[side]["score"] == pytest.approx(ranking["score"], rel=1e-3)
