@@ -227,7 +227,7 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the figures of an ensemble here, for `saccade results`."),
+        typer.Option(help="Keep the figures of an ensemble here, as a run of its own."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Annotated[

@@ -133,14 +133,14 @@ class Gallery:
                     yield path
 
     def _short(self, name: str, path: Path) -> dict[str, Any]:
-        from saccade.zoo.recipes.results import row_of
+        from saccade.zoo.recipes.run import result_of
         from saccade.zoo.training.run_folder import RunFolder
 
         try:
             folder = RunFolder(path)
             manifest, figures = folder.manifest, folder.figures
             recipe = self._recipes.get(manifest.get("recipe", ""))
-            row = asdict(row_of(path, self._recipes)) if "value" in figures and recipe else {}
+            row = asdict(result_of(path, self._recipes)) if "value" in figures and recipe else {}
         except (SaccadeError, KeyError, TypeError, ValueError) as error:
             return {"name": name, "state": "damaged", "note": f"cannot be read: {error}"}
         task, own = ("", ()) if recipe is None else (recipe.task, recipe.gallery)

@@ -53,13 +53,9 @@ BASES: dict[str, list[list[str]]] = {
         ["@run", "abc", *TINY, *JSON],
     ],
     "plot": [["@trace", "--png", "a.png", *JSON], ["@run", "--png", "a.png", *JSON]],
-    "gallery": [["@run", *TINY, "--out", "gallery.md", *JSON]],
-    "lengths": [["@translator", *JSON]],
     "rescore": [["@translator", "@translator", "--n-best", "2", *JSON]],
     "translate": [["@translator", "Ein Hund", "--beam", "2", "--max-length", "9", *JSON]],
     "sample": [["@writer", "--length", "5", *JSON]],
-    "results": [["@run", *TINY, "--out", "docs", *JSON]],
-    "systems": [["M", *JSON]],
     "lens fit": [
         [*MODEL, *TEXT, *FEW, "--rows", "4", "--out", "lens", *JSON],
         [*MODEL, *TEXT, *FEW, "--method", "train", "--steps", "2", "--out", "lens", *JSON],
@@ -80,12 +76,12 @@ BASES: dict[str, list[list[str]]] = {
     "data list": [[*JSON]],
     "data fetch": [["multi30k", *JSON]],
 }
-# What cannot succeed without a network, or because a tiny recipe has no pictures.
-REFUSED = {"lens push", "data fetch", "gallery"}
+# What cannot succeed without a network.
+REFUSED = {"lens push", "data fetch"}
 # Options that name a file to write: one that is there is replaced, as everybody expects.
 WRITTEN = {
     *(("--png", "--gif", "--html", "--save")),
-    *(("find-bias --out", "guard eval --out", "gallery --out")),
+    *(("find-bias --out", "guard eval --out")),
 }
 
 # Numbers that no setting can mean are refused where the command line is read.

@@ -1,6 +1,9 @@
 """The command line as a whole: help, version, errors and their exit codes."""
 
+import itertools
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,46 +24,95 @@ def saccade(*arguments, **options):
     )
 
 
-def every_command():
-    from saccade.cli import main
+def everything():
+    """Every command and group by its words, as typer makes it: the whole is the empty name."""
+    from typer.main import get_command
 
-    groups = {
-        (): main.COMMANDS,
-        ("lens",): main.LENS_COMMANDS,
-        ("heads",): main.HEADS_COMMANDS,
-        ("guard",): main.GUARD_COMMANDS,
-        ("data",): main.DATA_COMMANDS,
-    }
-    return [
-        ([*group, name], module)
-        for group, commands in groups.items()
-        for name, module in commands.items()
-    ]
+    from saccade.cli.main import app
+
+    def walk(command, words):
+        yield words, command
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from walk(inner, (*words, name))
+
+    return dict(walk(get_command(app), ()))
+
+
+def examples_of(words, capsys):
+    """What stands at the end of a help, behind `Examples:`."""
+    from saccade.cli.main import main
+
+    assert main([*words, "--help"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    return shown[shown.index("Examples:") + 1 :] if "Examples:" in shown else []
+
+
+def problem_of(commands, line):
+    """What a command says of a line in its parser, without running it; nothing if it is well."""
+    from saccade.cli.main import CommandLineError
+
+    words = shlex.split(re.split(r" [<|] ", line)[0])
+    words = tuple(words[words.index("saccade") + 1 :])
+    name = next(words[:n] for n in range(len(words), -1, -1) if words[:n] in commands)
+    if hasattr(commands[name], "commands"):
+        return "no such command"
+    try:
+        commands[name].make_context(" ".join(name), list(words[len(name) :]))
+    except CommandLineError as error:
+        return str(error)
+    return ""
 
 
 def test_every_help_ends_with_two_examples_that_can_be_pasted(capsys, monkeypatch):
-    from saccade.cli.main import main
+    monkeypatch.setenv("COLUMNS", "200")
+    commands, wrong = everything(), {}
+    assert {("read",), ("heads", "rank"), ("guard",), ("lens", "fit"), ()} <= {*commands}
+    for words in commands:
+        found = examples_of(words, capsys)
+        start = " ".join(["saccade", *words])
+        if len(found) != 2 or not all(start in line for line in found):
+            wrong[start] = found
+            continue
+        wrong |= {line: told for line in found if (told := problem_of(commands, line))}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("saccade heads rank a --token b", ""),
+        ("torchrun --nproc-per-node=2 -m saccade read - --json < prompts.txt", ""),
+        ("saccade heads rank a --token b --for c", "No such option"),
+        ("saccade heads rank a", "Missing"),
+        ("saccade hedas rank a", "no such command"),
+    ],
+)
+def test_the_test_of_examples_notices_what_a_command_does_not_take(line, told):
+    found = problem_of(everything(), line)
+    assert told in found and bool(told) == bool(found)
+
+
+def test_help_of_the_whole_lists_every_command_once_in_its_panel(capsys, monkeypatch):
+    from saccade.cli.main import COMMANDS, GROUPS, PANELS, main
 
     monkeypatch.setenv("COLUMNS", "120")
-    commands = every_command()
-    assert ["read"] in [name for name, _ in commands]
-    for name, module in commands:
-        assert main([*name, "--help"]) == 0
-        shown = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
-        lines = [line for line in module.examples.splitlines() if line]
-        assert len(lines) == 2
-        assert shown[-2:] == lines
-        assert all(f"saccade {' '.join(name)}" in line for line in lines)
-
-
-def test_help_of_the_whole_lists_the_commands(capsys):
-    from saccade.cli.main import main
-
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("read", "model", "--debug", "--version"))
+    assert "--debug" in shown and "--version" in shown
+    _, *panels = re.split(r"─ (Language models|Attention systems) ─", shown)
+    listed = [re.findall(r"^│ ([a-z-]+) ", part, re.MULTILINE) for part in panels[1::2]]
+    assert panels[::2] == [*PANELS] and listed == [list(names) for names in PANELS.values()]
+    assert sorted(itertools.chain(*listed)) == sorted([*COMMANDS, *GROUPS])
     assert main([]) == 2
     assert "Usage" in "".join(capsys.readouterr())
+
+
+def test_commands_that_only_maintainers_use_are_no_commands(capsys):
+    from saccade.cli.main import main
+
+    for name in ("results", "gallery", "lengths", "systems"):
+        assert main([name]) == 2
+        assert f"No such command '{name}'" in capsys.readouterr().err
 
 
 def test_the_version_is_the_packages(capsys):
@@ -138,7 +190,7 @@ def test_what_nobody_foresaw_is_one_line_and_debug_shows_the_traceback(
 
 def test_a_token_that_stdout_has_no_bytes_for_is_printed_as_an_escape():
     script = (
-        "import sys; from saccade.cli import main; main._command = lambda: "
+        "import sys; from saccade.cli import main; main._command = lambda app: "
         "lambda *_, **__: print('\\ud800 \\xe4'); sys.exit(main.main([]))"
     )
     done = subprocess.run(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 PLUGIN = Path(__file__).parent.parent / "zoo" / "training" / "tiny.py"
-sys.path.insert(0, str(PLUGIN.parent))
 
 
 @pytest.fixture
@@ -111,34 +110,14 @@ def test_a_run_is_evaluated_again(tiny, trained, tmp_path):
     assert json.loads((tmp_path / "run" / "figures.json").read_text())["value"] == value
 
 
-def test_runs_are_evaluated_together_and_become_a_row_of_the_results(
+def test_runs_are_evaluated_together_and_their_figures_kept(
     tiny, trained, tmp_path, told_in_a_line
 ):
     code, out, _ = tiny("eval", trained, trained, "--out", tmp_path / "both")
     assert code == 0 and out.startswith("tiny-mirror: right ")
-    code, out, err = tiny(
-        "results", trained, tmp_path / "both", "--out", tmp_path / "docs", "--json"
-    )
-    assert code == 0 and "results.md" in err
-    assert [row["recipe"] for row in json.loads(out)] == ["tiny-mirror", "tiny-mirror x 2"]
-    page = (tmp_path / "docs" / "results.md").read_text()
-    assert "| `tiny-mirror` | right | **" in page and str(tmp_path) not in page
+    assert json.loads((tmp_path / "both" / "manifest.json").read_text())["runs"] == ["tiny"] * 2
     code, _, err = tiny("eval", trained, "--out", tmp_path / "one")
     assert code == 2 and "--out is for the figures of several runs" in told_in_a_line(err)
-
-
-def test_results_are_of_all_runs_that_are_done(
-    tiny, trained, tmp_path, monkeypatch, told_in_a_line
-):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = tiny("results")
-    assert code == 2 and "no run in runs/ is done" in told_in_a_line(err)
-    for name in ("done", "young"):
-        shutil.copytree(trained, tmp_path / "runs" / name)
-    (tmp_path / "runs" / "young" / "figures.json").unlink()
-    code, out, err = tiny("results")
-    assert code == 0 and "left out runs/young: it has no figure yet" in err
-    assert out == (tmp_path / "docs" / "results.md").read_text() + "\n"
 
 
 def test_a_trace_is_shown_kept_and_drawn(tiny, saccade, trained, tmp_path):

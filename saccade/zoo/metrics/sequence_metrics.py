@@ -1,24 +1,21 @@
-"""BLEU by the length of sentences: the picture that made attention famous."""
+"""Metrics of sequences: edits, exact matches, perplexity, brackets, where attention lies.
+
+And BLEU by the length of sentences, which made attention famous.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from saccade.errors import MissingPackageError, UsageError
-from saccade.store.atomic import atomic_file
+from saccade.errors import UsageError
 from saccade.zoo.metrics.translation_metrics import References, bleu, by_sentence, check_counts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 # How many symbols must be changed: the error rate of what was heard or read.
 
@@ -303,36 +300,3 @@ def bleu_by_length(
             mean = sum(held) / len(held)
             buckets.append(LengthBucket(min(held), max(held), mean, len(held), score))
     return buckets
-
-
-def save_bleu_by_length(path: str | Path, curves: Mapping[str, Sequence[LengthBucket]]) -> None:
-    """Write a PNG with a curve for each system."""
-    figure = draw_bleu_by_length(curves)
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-
-
-def draw_bleu_by_length(curves: Mapping[str, Sequence[LengthBucket]]) -> Figure:
-    """The same as a matplotlib figure, for notebooks."""
-    if not any(curves.values()):
-        raise UsageError("there is no curve to draw", hint="give the buckets of a system")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError(
-            "drawing a curve needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
-        ) from error
-    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)  # no window is opened and nothing stays behind
-    axes = figure.add_subplot()
-    # Told apart by shape as well, for any colour vision and for print.
-    for (name, buckets), marker in zip(curves.items(), "os^Dv*xP" * len(curves), strict=False):
-        x, y = [each.mean_length for each in buckets], [each.bleu for each in buckets]
-        axes.plot(x, y, marker=marker, label=name)
-    axes.set_xlabel("words in the source sentence")
-    axes.set_ylabel("BLEU")
-    axes.set_ylim(bottom=0)
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend()
-    return figure

@@ -114,7 +114,7 @@ class Facts:
     minutes: float
     """How long it takes on two cores."""
     gallery: tuple[str, ...] = ()
-    """Inputs of ``trace`` whose pictures are worth showing; see `saccade gallery`."""
+    """Inputs of ``trace`` whose pictures are worth showing; the gallery of the docs has them."""
 
     @property
     def bound(self) -> str:

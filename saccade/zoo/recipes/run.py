@@ -1,11 +1,11 @@
-"""Train a recipe, load what it left, evaluate it: a run is a trained recipe in a folder."""
+"""Train a recipe, load what it left, evaluate it, tell its result: a run is a trained recipe."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from saccade.distributed import Processes
 from saccade.errors import RecipeError, UsageError
 from saccade.processor import prepare_for_long_work, within_memory
 from saccade.trace.trace import ImageTrace, Trace
-from saccade.zoo.recipes.recipe import Recipe, SampleOptions, Translated, TranslateOptions
+from saccade.zoo.recipes.recipe import Facts, Recipe, SampleOptions, Translated, TranslateOptions
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.settings import check_settings, list_settings, read_settings
 from saccade.zoo.training.checkpoint import load_weights, own_randomness, seed_all
@@ -265,3 +265,80 @@ def command_for(recipe: Recipe, settings: Any, *, n_processes: int = 1) -> str:
 def _word(value: Any) -> str:
     """A value as `--set` takes it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# What a run reached, beside what was published: a row of docs/results.md, and of the viewer's list.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of one run."""
+
+    recipe: str
+    metric: str
+    value: float
+    published: float | None
+    source: str
+    minutes: float
+    command: str
+    commit: str
+    note: str
+
+
+def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
+    """The result of a run, which must have come to its end."""
+    run = RunFolder(folder)
+    manifest, figures = run.manifest, run.figures
+    if "value" not in figures:
+        raise RecipeError(
+            f"{folder} has no figure yet",
+            hint="`saccade train ... --resume` goes on with it, `saccade eval RUN` evaluates it",
+        )
+    name = manifest.get("recipe", "no recipe")
+    if name not in recipes:
+        raise RecipeError(
+            f"{folder} is a run of {name}, which is not known here",
+            hint="a recipe of your own needs --plugin FILE",
+        )
+    recipe = recipes[name]
+    if together := len(manifest.get("runs", ())):
+        # What was published, and what is wanted, is of one system, not of several together.
+        recipe = replace(recipe, name=f"{name} x {together}", published=None, source="")
+        note = f"An ensemble of {together} runs."
+        recipe = replace(recipe, at_least=None, beside={}, note=note)
+    return Result(
+        recipe=recipe.name,
+        metric=figures.get("metric", recipe.metric),
+        value=round(figures["value"], 4),
+        published=recipe.published,
+        source=recipe.source,
+        minutes=round(figures.get("minutes", 0.0), 1),
+        command=manifest["command"],
+        commit=manifest["commit"],
+        note=_note(recipe, figures),
+    )
+
+
+def _note(recipe: Facts, figures: Mapping[str, Any]) -> str:
+    parts = []
+    if recipe.at_least is not None:
+        wanted = _wanted(recipe, figures["value"], recipe.at_least)
+        parts.append(f"{wanted[0].upper()}{wanted[1:]}.")
+    found = figures.get("test", {})
+    beside = [
+        _beside(recipe, name, found[name]) for name in recipe.beside if found.get(name) is not None
+    ]
+    if beside:
+        parts.append(f"{', '.join(beside)}.")
+    return " ".join([*parts, recipe.note]).strip()
+
+
+def _beside(recipe: Facts, name: str, value: float) -> str:
+    """Another figure than the recipe's own."""
+    told, wanted = f"`{name}`: {value:.4g}", recipe.beside[name]
+    return told if wanted is None else f"{told} ({_wanted(recipe, value, wanted)})"
+
+
+def _wanted(recipe: Facts, value: float, wanted: float) -> str:
+    said = f"wanted: {recipe.bound} {wanted:.4g}"
+    return said if recipe.reaches(value, wanted) else f"{said}; **not reached**"

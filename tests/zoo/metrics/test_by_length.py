@@ -1,11 +1,7 @@
 import pytest
 
 from saccade.errors import UsageError
-from saccade.zoo.metrics.sequence_metrics import (
-    bleu_by_length,
-    draw_bleu_by_length,
-    save_bleu_by_length,
-)
+from saccade.zoo.metrics.sequence_metrics import bleu_by_length
 from saccade.zoo.metrics.translation_metrics import bleu
 
 ANSWERS = ["the cat sat down", "a dog ran far away today", "the cat sat on the big red mat", "no"]
@@ -33,24 +29,7 @@ def test_all_sentences_are_in_one_bucket_or_another():
         assert sum(bucket.n_sentences for bucket in buckets) == 4
 
 
-def test_several_systems_are_drawn_into_one_picture(tmp_path):
-    curves = {
-        "plain": bleu_by_length(ANSWERS, REFERENCES, LENGTHS, edges=[4, 6]),
-        "attention": bleu_by_length(REFERENCES, REFERENCES, LENGTHS, edges=[4, 6]),
-    }
-    (axes,) = draw_bleu_by_length(curves).axes
-    assert [line.get_label() for line in axes.lines] == ["plain", "attention"]
-    for line, buckets in zip(axes.lines, curves.values(), strict=True):
-        assert list(line.get_xdata()) == [bucket.mean_length for bucket in buckets]
-        assert list(line.get_ydata()) == [bucket.bleu for bucket in buckets]
-    assert axes.lines[0].get_marker() != axes.lines[1].get_marker()
-    save_bleu_by_length(tmp_path / "bleu.png", curves)
-    assert (tmp_path / "bleu.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_what_makes_no_curve_is_refused():
-    with pytest.raises(UsageError, match="there is no curve to draw"):
-        draw_bleu_by_length({})
+def test_what_makes_no_buckets_is_refused():
     with pytest.raises(UsageError, match=r"the edges \[5, 3\] do not grow"):
         bleu_by_length(ANSWERS, REFERENCES, LENGTHS, edges=[5, 3])
     with pytest.raises(UsageError, match="3 lengths and 4 references"):

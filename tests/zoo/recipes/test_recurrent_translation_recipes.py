@@ -8,7 +8,6 @@ import torch
 
 from saccade.cli.main import main
 from saccade.zoo.recipes import rescoring
-from saccade.zoo.recipes.by_length import length_curves
 from saccade.zoo.recipes.recipe import RescoreOptions
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.rescoring import pair_log_probs, rescore_translations
@@ -96,31 +95,12 @@ def test_runs_with_other_seeds_make_an_ensemble(runs, data, tmp_path, capsys):
     both = [str(runs / "seed-0"), str(runs / "seed-1")]
     out = ["--out", str(tmp_path / "both"), "--data", str(data), "--json"]
     assert main(["eval", *both, *out]) == 0
-    assert json.loads(capsys.readouterr().out)["metric"] == "bleu"
-    curves = length_curves([runs / "seed-0", tmp_path / "both"], data)
-    assert list(curves) == ["seed-0", "both"]
-    assert sum(each.n_sentences for each in curves["both"]) == len(GERMAN) * 7
-
-
-def test_bleu_by_length_is_shown_and_drawn(runs, data, tmp_path, capsys):
-    picture = tmp_path / "lengths.png"
-    both = [str(runs / "seed-0"), str(runs / "hybrid")]
-    assert main(["lengths", *both, "--data", str(data), "--png", str(picture)]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["words", "sentences", "seed-0", "hybrid"]
-    assert sum(int(line.split()[1]) for line in lines) == len(GERMAN) * 7
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert main(["lengths", both[0], "--data", str(data), "--json"]) == 0
-    (curve,) = json.loads(capsys.readouterr().out).values()
-    assert curve[0]["shortest"] <= curve[0]["mean_length"] <= curve[0]["longest"]
-
-
-def test_a_run_that_was_not_evaluated_has_no_curve(runs, data, tmp_path, capsys):
-    (run := tmp_path / "half").mkdir()
-    (run / "manifest.json").write_text((runs / "seed-0" / "manifest.json").read_text())
-    assert main(["lengths", str(run), "--data", str(data)]) == 1
-    shown = capsys.readouterr().err
-    assert "has no BLEU by sentence length yet" in shown and "saccade eval" in shown
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["metric"] == "bleu"
+    assert {name for name in figures["test"] if name.endswith("_words")} == {
+        "bleu_of_4_to_4_words",
+        "bleu_of_7_to_7_words",
+    }
 
 
 def test_a_second_translator_chooses_among_the_best_of_a_first(runs, data, capsys):

@@ -1,4 +1,4 @@
-"""A recipe is run, and its run opened again without its data."""
+"""A recipe is run, its run opened again without its data, and its result told."""
 
 import json
 import shutil
@@ -14,6 +14,7 @@ from saccade.zoo.recipes.run import (
     command_for,
     evaluate_run,
     load_run,
+    result_of,
     settings_of_run,
     train_recipe,
     write_ensemble,
@@ -146,3 +147,58 @@ def test_a_recipe_that_does_not_give_its_metric_says_so(tiny, tiny_run):
     other = TrainedRun(recipe=odd, settings=run.settings, kept=run.kept, models=run.models)
     with pytest.raises(RecipeError, match="gives no 'bleu', it gives right, letters"):
         evaluate_run(other)
+
+
+@pytest.fixture
+def changed_run(tiny_run, tmp_path):
+    """A copy of the run with other figures."""
+
+    def make(name, **figures):
+        shutil.copytree(tiny_run, tmp_path / name)
+        folder = RunFolder(tmp_path / name)
+        folder.write_figures({**folder.figures, **figures})
+        return tmp_path / name
+
+    return make
+
+
+def test_a_result_has_the_figure_the_published_one_and_how_to_get_it(tiny, tiny_run):
+    row = result_of(tiny_run, {"tiny-mirror": tiny})
+    assert row.value == round(RunFolder(tiny_run).figures["value"], 4)
+    assert (row.published, row.source) == (1.0, "a mirror")
+    assert row.command == "saccade train tiny-mirror --set training.epochs=12"
+    assert row.note == "Wanted: at least 0.9. Ours is younger."
+
+
+def test_what_was_not_reached_is_said(tiny, changed_run):
+    folder = changed_run("low", value=0.5)
+    assert "at least 0.9; **not reached**." in result_of(folder, {"tiny-mirror": tiny}).note
+    less = replace(tiny, is_better="less", at_least=0.4)
+    assert "at most 0.4; **not reached**." in result_of(folder, {"tiny-mirror": less}).note
+
+
+def test_figures_beside_the_recipes_own_are_told_with_what_was_wanted_of_them(tiny, changed_run):
+    folder = changed_run("more", test={"low": 0.25, "high": 0.95, "alone": 3.0})
+    beside = replace(tiny, beside={"low": 0.5, "high": 0.9, "alone": None, "left out": None})
+    told = "`low`: 0.25 (wanted: at least 0.5; **not reached**), `high`: 0.95 (wanted: at least 0.9"
+    told += "), `alone`: 3."
+    note = result_of(folder, {"tiny-mirror": beside}).note
+    assert note == f"Wanted: at least 0.9. {told} Ours is younger."
+
+
+def test_an_ensemble_has_a_result_of_its_own(tiny, changed_run, tmp_path):
+    one, together = RunFolder(changed_run("one", value=0.95)), RunFolder(tmp_path / "together")
+    together.begin({**one.manifest, "runs": ["a", "b", "c"]}, {})
+    together.write_figures(one.figures)
+    row = result_of(together.path, {"tiny-mirror": tiny})
+    assert row.recipe == "tiny-mirror x 3" and row.published is None
+    assert row.note == "An ensemble of 3 runs."
+
+
+def test_what_has_no_result_is_refused(tiny, tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "young")
+    (tmp_path / "young" / "figures.json").unlink()
+    with pytest.raises(RecipeError, match="young has no figure yet"):
+        result_of(tmp_path / "young", {"tiny-mirror": tiny})
+    with pytest.raises(RecipeError, match="is a run of tiny-mirror, which is not known here"):
+        result_of(tiny_run, {})

@@ -17,8 +17,7 @@ import pytest
 from saccade.errors import SaccadeError
 from saccade.trace.trace import load_trace, save_trace
 from saccade.zoo.recipes.registry import list_recipes
-from saccade.zoo.recipes.results import row_of
-from saccade.zoo.recipes.run import load_run, settings_of_run, train_recipe
+from saccade.zoo.recipes.run import load_run, result_of, settings_of_run, train_recipe
 from saccade.zoo.training import run_state as run
 from saccade.zoo.training.checkpoint import load_checkpoint
 from saccade.zoo.training.log import read_log
@@ -77,7 +76,7 @@ def use_run(folder: Path) -> None:
     """All that is read from a run: put into results, opened, resumed."""
     from tiny import TINY
 
-    row_of(folder, list_recipes())
+    result_of(folder, list_recipes())
     load_run(folder)
     train_recipe(TINY, folder, settings=settings_of_run(TINY, folder), resume=True)
 

@@ -1,19 +1,20 @@
-"""`saccade systems`: nothing is missing, and all that is named is there."""
+"""`tools/systems.py`: nothing is missing, and all that is named is there."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-# How many systems the seeds describe or name, by the letter of their number.
+# How many systems there are, by the letter of their number.
 COUNTS = {"Z": 11, "R": 23, "T": 18, "L": 11, "S": 18, "A": 17, "V": 15, "M": 11, "X": 6, "E": 4}
 NUMBERS = [f"{letter}{n}" for letter, most in COUNTS.items() for n in range(1, most + 1)]
 
 
 @pytest.fixture(scope="module")
 def systems():
-    from saccade.zoo.recipes.systems import all_systems
+    from systems import all_systems
 
     return all_systems()
 
@@ -56,17 +57,18 @@ def test_every_model_belongs_to_a_system(systems):
 def test_every_command_exists(systems):
     from saccade.cli import main
 
-    groups = {"lens": main.LENS_COMMANDS, "heads": main.HEADS_COMMANDS}
-    groups |= {"guard": main.GUARD_COMMANDS, "data": main.DATA_COMMANDS}
-    known = {*main.COMMANDS} | {f"{g} {name}" for g, held in groups.items() for name in held}
+    inside = {f"{name} {each}" for name, group in main.GROUPS.items() for each in group.commands}
+    known = {*main.COMMANDS} | inside
     assert not {name for system in systems for name in system.commands} - known
 
 
-def test_our_numbers_are_those_of_the_results(saccade, systems):
-    code, out, _ = saccade("systems", "--results", ROOT / "docs", "--json")
+def test_our_numbers_are_those_of_the_results(tool, systems, tmp_path):
+    page = tmp_path / "systems.md"
+    code, out, err = tool("systems", "--results", ROOT / "docs", "--out", page, "--json")
+    assert code == 0 and f"wrote {page}" in err
     shown = json.loads(out)
     ours = {row["recipe"]: row for row in json.loads((ROOT / "docs/results.json").read_text())}
-    assert code == 0 and [each["number"] for each in shown] == NUMBERS
+    assert [each["number"] for each in shown] == NUMBERS
     told = {each["recipe"]: each for row in shown for each in row["recipes"]}
     for name, row in ours.items():
         if name in told:  # an ensemble is no recipe
@@ -75,22 +77,27 @@ def test_our_numbers_are_those_of_the_results(saccade, systems):
     assert [len(each["recipes"]) for each in shown] == [len(each.recipes) for each in systems]
 
 
-def test_a_letter_and_a_number_choose(saccade):
-    code, out, _ = saccade("systems", "s9", "--results", ROOT / "docs")
-    assert code == 0 and out.startswith("Sequence to sequence")
-    assert "saccade/zoo/models/bahdanau.py" in out and "published 28.1, ours 40.06" in out
-    assert "S10" not in out
-    _, out, _ = saccade("systems", "X", "--results", ROOT / "docs")
-    assert [line[:2] for line in out.splitlines() if line[:1] == "X"] == [
-        f"X{n}" for n in range(1, 7)
-    ]
+def test_the_page_of_the_docs_is_what_the_tool_writes(tool, tmp_path):
+    page = tmp_path / "systems.md"
+    assert tool("systems", "--results", ROOT / "docs", "--out", page)[:2] == (0, "")
+    wrote, kept = (path.read_text(encoding="utf-8") for path in (page, ROOT / "docs/systems.md"))
+    assert wrote == kept, "`python tools/systems.py` writes it anew"
 
 
-def test_without_results_our_numbers_are_left_out(saccade, tmp_path):
-    code, out, err = saccade("systems", "S9", "--results", tmp_path)
-    assert code == 0 and "not run yet" in out and "our numbers are left out" in err
+def test_every_system_of_the_page_links_its_files_and_names_its_commands(systems):
+    page = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
+    links = {*re.findall(r"\]\((\.\./saccade/[^)]*)\)", page)}
+    assert links == {f"../saccade/{file}" for each in systems for file in each.files}
+    (row,) = [line for line in page.splitlines() if line.startswith("| S9 |")]
+    assert "| `saccade train bahdanau-multi30k` | bleu | 28.1 | 40.06 |" in row
+    assert re.findall(r"^\| (X\d+) \|", page, re.MULTILINE) == [f"X{n}" for n in range(1, 7)]
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert {line.replace(r"\|", "").count("|") for line in tables} == {9}
 
 
-def test_an_unknown_number_is_refused(saccade, told_in_a_line):
-    code, _, err = saccade("systems", "Q7")
-    assert code == 2 and "'Q7'" in told_in_a_line(err)
+def test_without_results_our_numbers_are_left_out(tool, tmp_path):
+    code, _, err = tool("systems", "--results", tmp_path, "--out", tmp_path / "a.md")
+    page = (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert code == 0 and "our numbers are left out" in err
+    assert "| `saccade train bahdanau-multi30k` | bleu | 28.1 | not run yet |" in page
+    assert "40.06" not in page

@@ -1,12 +1,25 @@
-"""A page of pictures: where trained systems look, beside what they reach."""
+"""A page of pictures: where trained systems look, beside what they reach.
+
+    python tools/gallery.py
+    python tools/gallery.py runs/edram-cluttered100 runs/draw-mnist --out my-gallery.md --json
+
+Each recipe says which inputs are worth showing (`Recipe.gallery`).
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
+
+from results import RUNS, finished_runs
+from saccade.cli.main import Command
+from saccade.cli.options import load_plugin
 from saccade.errors import UsageError
 from saccade.store.atomic import atomic_file
 from saccade.trace.plot import draw_trace
@@ -16,7 +29,12 @@ from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.run import load_run
 from saccade.zoo.training.run_folder import RunFolder
+from script import run_script
 
+EXAMPLES = """
+python tools/gallery.py
+python tools/gallery.py runs/edram-cluttered100 runs/draw-mnist --out my-gallery.md --json
+"""
 HEADING = """\
 # Gallery
 
@@ -24,8 +42,6 @@ Where trained systems look. On an image an outline is a window that was looked a
 through), its number the step; beside the image is what was seen, and below each what would have
 been answered. On a tape, a text or a recording the darker a cell, the more weight it had.
 """
-
-
 START = "\n## "  # of what is said of one recipe
 
 
@@ -37,6 +53,38 @@ class Shown(NamedTuple):
     pictures: tuple[Path, ...]
     moving: Path | None
     """The first of them step by step, if it is over an image."""
+
+
+def gallery(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders; all that are done in runs/ and have pictures without."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The page; pictures go into a folder of its name beside it.")
+    ] = Path("docs/gallery.md"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+    ] = None,
+) -> None:
+    """Draw where systems look in images: paths of the gaze, canvases, windows.
+
+    Each recipe says which inputs are worth showing; every one becomes a picture, the first of them
+    a moving one, too. What the page already has of other recipes stays.
+    """
+    load_plugin(plugin)
+    folders = runs or [path for path in finished_runs() if has_pictures(path)]
+    if not folders:
+        raise UsageError(
+            f"no run in {RUNS}/ is done and has pictures",
+            hint="`saccade train ram-mnist` makes one",
+        )
+    shown = write_gallery(out, folders)
+    written = [str(out)]
+    for each in shown:
+        written += [str(path) for path in (*each.pictures, each.moving) if path is not None]
+    typer.echo(json.dumps({"wrote": written}) if as_json else "\n".join(written))
 
 
 def has_pictures(folder: Path) -> bool:
@@ -104,3 +152,12 @@ def _section(shown: Shown, beside: Path) -> str:
     for path in (*shown.pictures, *filter(None, [shown.moving])):
         lines += [f"![{recipe.about}]({path.relative_to(beside).as_posix()})", ""]
     return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool; its exit code."""
+    return run_script("gallery", Command(gallery, EXAMPLES), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The gallery: one page, with a picture for each input that a recipe wants to show."""
+"""`tools/gallery.py`: one page, with a picture for each input that a recipe wants to show."""
 
 import json
 import shutil
@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from saccade.cli.main import main
+from gallery import write_gallery
 from saccade.zoo.recipes import registry as finding
-from saccade.zoo.recipes.gallery import write_gallery
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.run import train_recipe
 from saccade.zoo.recipes.settings import with_settings
@@ -22,13 +21,18 @@ def drawing_run(tmp_path_factory, little_mnist):
     return folder
 
 
-def test_a_page_links_every_picture_that_was_drawn(drawing_run, tmp_path, capsys):
+def test_a_page_links_every_picture_that_was_drawn(tool, drawing_run, tmp_path):
     pytest.importorskip("matplotlib")
     page = tmp_path / "docs" / "gallery.md"
-    assert main(["gallery", str(drawing_run), "--out", str(page), "--json"]) == 0
-    wrote = json.loads(capsys.readouterr().out)["wrote"]
+    code, out, _ = tool("gallery", drawing_run, "--out", page, "--json")
+    wrote = json.loads(out)["wrote"]
     text = page.read_text(encoding="utf-8")
-    assert wrote[0] == str(page) and "## draw-mnist" in text and "published: 80.97" in text
+    assert (
+        code == 0
+        and wrote[0] == str(page)
+        and "## draw-mnist" in text
+        and "published: 80.97" in text
+    )
     pictures = sorted(page.with_suffix("").iterdir())
     assert sorted(map(str, pictures)) == sorted(wrote[1:])
     assert {path.suffix for path in pictures} == {".png", ".gif"}
@@ -52,21 +56,27 @@ def test_what_a_page_has_of_other_recipes_stays_and_a_run_of_the_same_takes_its_
 
 
 def test_without_folders_it_shows_all_runs_that_have_pictures(
-    drawing_run, tiny_run, tmp_path, capsys, monkeypatch
+    tool, drawing_run, tiny_run, tmp_path, monkeypatch
 ):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    assert main(["gallery"]) == 2
-    assert "no run in runs/ is done and has pictures" in capsys.readouterr().err
+    code, _, err = tool("gallery")
+    assert code == 2 and "no run in runs/ is done and has pictures" in err
     shutil.copytree(drawing_run, "runs/draw")
     shutil.copytree(tiny_run, "runs/tiny")
-    assert main(["gallery", "--json"]) == 0
-    wrote = json.loads(capsys.readouterr().out)["wrote"]
-    assert wrote[0] == "docs/gallery.md" and all("draw-mnist" in path for path in wrote[1:])
+    code, out, _ = tool("gallery", "--json")
+    wrote = json.loads(out)["wrote"]
+    assert (
+        code == 0
+        and wrote[0] == "docs/gallery.md"
+        and all("draw-mnist" in path for path in wrote[1:])
+    )
 
 
-def test_a_run_without_pictures_is_refused(tiny, tiny_run, tmp_path, capsys, monkeypatch):
+def test_a_run_without_pictures_is_refused(
+    tool, tiny, tiny_run, tmp_path, monkeypatch, told_in_a_line
+):
     monkeypatch.setitem(finding._REGISTERED, tiny.name, replace(tiny, gallery=()))
-    assert main(["gallery", str(tiny_run), "--out", str(tmp_path / "page.md")]) == 2
-    said = capsys.readouterr().err
-    assert f"a run of {tiny.name}, which has no pictures for a gallery" in said and "hint: " in said
+    code, _, err = tool("gallery", tiny_run, "--out", tmp_path / "page.md")
+    assert code == 2
+    assert f"a run of {tiny.name}, which has no pictures for a gallery" in told_in_a_line(err)
