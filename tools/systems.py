@@ -49,8 +49,8 @@ HEADING = """\
 
 Every system of this project: its files (the first is the one to open), the commands that train or
 show it, and what its recipes reach beside what was published. Data and sizes are often not those of
-the paper: [results.md](results.md) says what differs, and has the minutes of each number.
-`tools/systems.py` writes this page.
+the paper: the note says what differs. [results.md](results.md) has the source, the minutes and the
+whole command of each number. `tools/systems.py` writes this page.
 """
 COLUMNS = ("", "system", "files", "command", "metric", "published", "ours", "note")
 
@@ -86,6 +86,8 @@ class Standing(NamedTuple):
     wanted: float | None
     ours: float | None
     """None where no run has been put into the results yet."""
+    note: str
+    """Why ours and the published number differ, if they should."""
 
 
 def systems(
@@ -126,7 +128,14 @@ def standings(
     ours = {row.recipe: row.value for row in results}
     found = [recipes[name] for name in system.recipes if name in recipes]
     return [
-        Standing(each.name, each.metric, each.published, each.at_least, ours.get(each.name))
+        Standing(
+            recipe=each.name,
+            metric=each.metric,
+            published=each.published,
+            wanted=each.at_least,
+            ours=ours.get(each.name),
+            note=each.note,
+        )
         for each in found
     ]
 
@@ -161,19 +170,22 @@ def _rows(system: System, reached: Sequence[Standing]) -> Iterator[str]:
     """A row for each recipe, and one for the commands; what is said of it stands in the first."""
     files = ", ".join(f"[`{Path(file).name}`](../saccade/{file})" for file in system.files)
     about = (system.number, system.name, files)
-    published = [f"Published: {system.published}."] if system.published else []
-    note = " ".join([*published, *filter(None, [system.note])])
+    published = f"Published: {system.published}." if system.published else ""
     shown = [_cells(each) for each in reached]
     if system.commands or not shown:
-        shown.append((", ".join(f"`saccade {each}`" for each in system.commands), "", "", ""))
-    for number, cells in enumerate(shown):
-        yield table_row([*(("", "", "") if number else about), *cells, "" if number else note])
+        shown.append((", ".join(f"`saccade {each}`" for each in system.commands), *[""] * 4))
+    for number, (*cells, note) in enumerate(shown):
+        notes = [note] if number else [published, system.note, note]
+        first = ("", "", "") if number else about
+        yield table_row([*first, *cells, " ".join(filter(None, notes))])
 
 
 def _cells(standing: Standing) -> tuple[str, ...]:
     published = "" if standing.published is None else f"{standing.published:.4g}"
     ours = "not run yet" if standing.ours is None else f"{standing.ours:.4g}"
-    return f"`saccade train {standing.recipe}`", standing.metric, published, ours
+    # A comparison stands beside what it leaves out.
+    note = standing.note if published else ""
+    return f"`saccade train {standing.recipe}`", standing.metric, published, ours, note
 
 
 def _frozen(held: Any) -> Any:
