@@ -8,7 +8,7 @@ import pytest
 from annotated_types import Ge, Gt
 
 from saccade.errors import StoreError
-from saccade.store.schema import conform, parse_json
+from saccade.store.schema import Seed, conform, parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,3 +84,23 @@ def test_what_is_no_json_of_finite_numbers_is_refused_in_one_line(text, told):
     assert str(caught.value).startswith("toy.json is damaged: ")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_seed_is_what_torch_takes():
+    @dataclass
+    class Drawn:
+        seed: Seed
+
+    assert conform(Drawn, {"seed": 2**63 - 1}, where="x").seed == 2**63 - 1
+    for seed in (2**63, -1):
+        with pytest.raises(StoreError, match="seed"):
+            conform(Drawn, {"seed": seed}, where="x")
+
+
+def test_of_an_error_of_several_lines_the_first_is_told(monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("bad digits\nsecond line")
+
+    monkeypatch.setattr(json, "loads", fail)
+    with pytest.raises(StoreError, match=r"^x is damaged: expected JSON, found bad digits$"):
+        parse_json("{}", where="x")

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from saccade.errors import StoreError
 from saccade.store import tensors
@@ -123,3 +124,17 @@ def test_a_write_that_the_system_really_refuses_leaves_the_old_file(path):
     assert f"could not write {path}: file too large (errno 27, EFBIG)" in result.stdout
     assert torch.equal(load_tensors(path)["a"], torch.ones(3))
     assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_tensor_that_shares_no_memory_is_written_without_a_copy():
+    one = torch.arange(6.0)
+    stored = tensors._storable({"one": one, "same": one, "part": one[2:4]})
+    assert stored["one"].data_ptr() == one.data_ptr()
+    assert len({each.untyped_storage().data_ptr() for each in stored.values()}) == 3
+
+
+def test_an_error_of_the_format_itself_stays_what_it_is():
+    odd = SafetensorError("header too large")
+    assert tensors._as_os_error(odd) is odd
+    told = tensors._as_os_error(SafetensorError("I/O error: No space left (os error 28)"))
+    assert isinstance(told, OSError) and (told.errno, told.strerror) == (28, "No space left")
