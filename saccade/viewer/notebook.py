@@ -17,6 +17,7 @@ from saccade.interp.lenses.reading_table import WEAK
 from saccade.interp.lenses.views import UNEMBEDDING
 from saccade.viewer.app import answer_to
 from saccade.viewer.export import Kept, offline_page
+from saccade.viewer.routes import MODEL, find_route
 from saccade.viewer.session import Desk, written
 from saccade.viewer.worker import ViewConfig
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # The same answers without a server: for the command line and for saved pages.
 
 T = TypeVar("T")
-ASIDE = ("status", "runs", "traces", "trace")  # need no model
 
 
 def ask_once(config: ViewConfig, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
@@ -40,7 +40,7 @@ def ask_once(config: ViewConfig, asked: Sequence[tuple[str, dict[str, Any]]]) ->
     async def ask() -> list[bytes]:
         desk = Desk(config)
         try:
-            if any(route.partition("/")[0] not in ASIDE for route, _ in asked):
+            if any(find_route(route).route.source is MODEL for route, _ in asked):
                 await desk.open()
             return [await answer_to(desk, route, question) for route, question in asked]
         finally:

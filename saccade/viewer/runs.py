@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, final
+
+from cachetools import LRUCache
+from pydantic import WithJsonSchema
 
 from saccade.errors import SaccadeError, UsageError
-from saccade.viewer.worker import Keeping
+from saccade.viewer.schemas import TraceQuestion
+from saccade.viewer.worker import Progress
 
 if TYPE_CHECKING:
     from saccade.zoo.recipes.registry import Entry
@@ -19,6 +23,99 @@ LOG, MANIFEST = "log.jsonl", "manifest.json"
 POINTS = 400  # of a curve: more than a screen can show
 OPEN_RUNS = 2  # trained systems kept in memory
 EXAMPLES = {"multi30k": "Ein Hund läuft durch den Schnee."}  # by what the task's name has in it
+
+TraceJson: TypeAlias = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "title": "Trace",
+            "description": "Where attention went; README.md has the other parts of each kind.",
+            "properties": {
+                "kind": {"type": "string"},
+                "title": {"type": "string"},
+                "steps": {"type": "array", "items": {"type": "string"}},
+                "meta": {"type": "object"},
+            },
+            "required": ["kind", "title", "steps", "meta"],
+        }
+    ),
+]
+"""A trace or an image trace with its tensors as lists, which their dataclasses do not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedRun:
+    """A run that cannot be read."""
+
+    name: str
+    state: Literal["damaged"]
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run beside the published number."""
+
+    name: str
+    recipe: str
+    about: str
+    system: str
+    state: Literal["done", "running"]
+    """Done once it has its figure."""
+    metric: str
+    is_better: str
+    value: float | None
+    published: float | None
+    source: str
+    minutes: float | None
+    command: str
+    can_trace: bool
+    example: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The loss and the validations of a log, thinned to what can be seen."""
+
+    step: list[int]
+    loss: list[float | None]
+    validation: dict[str, list[float | None]]
+    """The steps, and each measure at these steps; what the run was chosen by comes first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetails(Run):
+    """A run with its settings and its curve."""
+
+    settings: dict[str, Any]
+    versions: dict[str, Any]
+    n_weights: int | None
+    began: str
+    score: str
+    curve: Curve
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedDetails(DamagedRun):
+    """The same of a run that cannot be read, with nothing in it."""
+
+    settings: dict[str, Any]
+    versions: dict[str, Any]
+    curve: Curve
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedTrace:
+    """A trace on disk, in short."""
+
+    name: str
+    kind: str
+    title: str
+    n_steps: int
 
 
 class NotHereError(UsageError):
@@ -32,7 +129,7 @@ class Gallery:
     def __init__(self, folders: Sequence[Path], *, data: Path | None = None) -> None:
         self._data = data
         self._folders = [folder.resolve() for folder in folders]
-        self._open: Keeping[TrainedRun] = Keeping(OPEN_RUNS, size=lambda _: 1)
+        self._open: LRUCache[str, TrainedRun] = LRUCache(OPEN_RUNS)
 
     @cached_property
     def _recipes(self) -> Mapping[str, Entry]:
@@ -40,44 +137,49 @@ class Gallery:
 
         return list_recipes()
 
-    def runs(self) -> list[dict[str, Any]]:
-        """Every run, in short."""
-        return [self._short(name, path) for name, path in self._found(is_run=True).items()]
+    def runs(self) -> tuple[Run | DamagedRun, ...]:
+        """The runs in the folders that were given."""
+        found = self._found(is_run=True)
+        return tuple(self._short(name, path) for name, path in found.items())
 
-    def run(self, name: str) -> dict[str, Any]:
-        """One run, with its settings and its curve."""
+    def run(self, name: str) -> RunDetails | DamagedDetails:
+        """One run with its curve."""
         from saccade.zoo.training.log import read_log
         from saccade.zoo.training.run_folder import RunFolder
 
         path = self._path(name, is_run=True)
         folder, short = RunFolder(path), self._short(name, path)
-        if short["state"] == "damaged":
-            return {**short, "settings": {}, "versions": {}, "curve": _curve([], ""), "figures": {}}
+        if isinstance(short, DamagedRun):
+            return DamagedDetails(
+                **vars(short), settings={}, versions={}, curve=_curve([], ""), figures={}
+            )
         manifest = folder.manifest
         score = manifest.get("score") or ""
-        return {
-            **short,
-            "settings": manifest.get("settings", {}),
-            "versions": manifest.get("versions", {}),
-            "n_weights": manifest.get("n_weights"),
-            "began": manifest.get("began", ""),
-            "score": score,
-            "curve": _curve(read_log(folder.log), score),
-            "figures": folder.figures,
-        }
+        return RunDetails(
+            **vars(short),
+            settings=manifest.get("settings", {}),
+            versions=manifest.get("versions", {}),
+            n_weights=manifest.get("n_weights"),
+            began=manifest.get("began", ""),
+            score=score,
+            curve=_curve(read_log(folder.log), score),
+            figures=folder.figures,
+        )
 
-    def trace(self, name: str, text: str) -> list[dict[str, Any]]:
-        """As `saccade trace RUN INPUT --json`."""
+    def trace(self, asked: TraceQuestion, _: Progress) -> list[TraceJson]:
+        """Where a trained system looks: as `saccade trace RUN INPUT --json`."""
         from saccade.zoo.recipes.run import load_run
 
-        path = self._path(name, is_run=True)
+        path, text = self._path(asked.run, is_run=True), asked.input
         if not text.strip():
             raise UsageError(f"the input is empty: {text!r}", hint="give at least one word")
-        opened = self._open.get(name, lambda: load_run(path))
+        opened = self._open.get(asked.run)
+        if opened is None:
+            opened = self._open[asked.run] = load_run(path)
         return [trace.to_dict() for trace in opened.trace(text, data=self._data)]
 
-    def traces(self) -> list[dict[str, Any]]:
-        """Every saved trace, in short."""
+    def traces(self) -> tuple[SavedTrace, ...]:
+        """The saved traces in the folders that were given."""
         from saccade.store.folder import read_manifest
 
         found = []
@@ -87,13 +189,13 @@ class Gallery:
             except SaccadeError:
                 continue
             if "trace" in str(manifest.get("holds", "")):
-                about = {key: str(manifest.get(key, "")) for key in ("kind", "title")}
+                kind, title = (str(manifest.get(key, "")) for key in ("kind", "title"))
                 steps = manifest.get("steps")
                 n_steps = len(steps) if isinstance(steps, list) else 0
-                found.append({"name": name, **about, "n_steps": n_steps})
-        return found
+                found.append(SavedTrace(name=name, kind=kind, title=title, n_steps=n_steps))
+        return tuple(found)
 
-    def saved_trace(self, name: str) -> dict[str, Any]:
+    def saved_trace(self, name: str) -> TraceJson:
         """One saved trace."""
         from saccade.trace.trace import load_trace
 
@@ -132,7 +234,7 @@ class Gallery:
                 if path.is_dir() and path.resolve().is_relative_to(folder):
                     yield path
 
-    def _short(self, name: str, path: Path) -> dict[str, Any]:
+    def _short(self, name: str, path: Path) -> Run | DamagedRun:
         from saccade.zoo.recipes.run import result_of
         from saccade.zoo.training.run_folder import RunFolder
 
@@ -140,44 +242,42 @@ class Gallery:
             folder = RunFolder(path)
             manifest, figures = folder.manifest, folder.figures
             recipe = self._recipes.get(manifest.get("recipe", ""))
-            row = asdict(result_of(path, self._recipes)) if "value" in figures and recipe else {}
+            row = result_of(path, self._recipes) if "value" in figures and recipe else None
         except (SaccadeError, KeyError, TypeError, ValueError) as error:
-            return {"name": name, "state": "damaged", "note": f"cannot be read: {error}"}
+            return DamagedRun(name=name, state="damaged", note=f"cannot be read: {error}")
         task, own = ("", ()) if recipe is None else (recipe.task, recipe.gallery)
         shown = [*own, *(text for key, text in EXAMPLES.items() if key in task)]
-        known = {"value", "published", "source", "minutes", "metric"}
-        return {
-            "name": name,
-            "recipe": manifest.get("recipe", ""),
-            "about": "" if recipe is None else recipe.about,
-            "system": manifest.get("system", ""),
-            "state": "done" if row else "running",
-            "metric": "" if recipe is None else recipe.metric,
-            "is_better": "more" if recipe is None else recipe.is_better,
-            "value": None,
-            "published": None if recipe is None else recipe.published,
-            "source": "" if recipe is None else recipe.source,
-            "minutes": None,
-            "command": manifest.get("command", ""),
-            "can_trace": recipe is not None and recipe.can_trace and (path / "best").is_dir(),
-            "example": next(iter(shown), ""),
-            **{key: value for key, value in row.items() if key in known},
-            "note": row.get("note", "").replace("**", ""),  # results.md has it in bold
-        }
+        known = row or recipe  # an ensemble's row does not have all that its recipe says
+        return Run(
+            name=name,
+            recipe=manifest.get("recipe", ""),
+            about="" if recipe is None else recipe.about,
+            system=manifest.get("system", ""),
+            state="running" if row is None else "done",
+            metric="" if known is None else known.metric,
+            is_better="more" if recipe is None else recipe.is_better,
+            value=None if row is None else row.value,
+            published=None if known is None else known.published,
+            source="" if known is None else known.source,
+            minutes=None if row is None else row.minutes,
+            command=manifest.get("command", ""),
+            can_trace=recipe is not None and recipe.can_trace and (path / "best").is_dir(),
+            example=next(iter(shown), ""),
+            note="" if row is None else row.note.replace("**", ""),  # results.md has it in bold
+        )
 
 
-def _curve(lines: Sequence[Mapping[str, Any]], score: str) -> dict[str, Any]:
-    """The loss and the validations of a log, thinned to what can be seen."""
+def _curve(lines: Sequence[Mapping[str, Any]], score: str) -> Curve:
     steps = [line for line in lines if "loss" in line and "validation" not in line]
     every = max(1, -(-len(steps) // POINTS))
     tried = [line for line in lines if "validation" in line]
     names = sorted({name for line in tried for name in line["validation"]})
     names.sort(key=lambda name: name != score)  # what the run was chosen by comes first
-    return {
-        "step": [line["step"] for line in steps[::every]],
-        "loss": [line["loss"] for line in steps[::every]],
-        "validation": {
+    return Curve(
+        step=[line["step"] for line in steps[::every]],
+        loss=[line["loss"] for line in steps[::every]],
+        validation={
             "step": [line["step"] for line in tried],
             **{name: [line["validation"].get(name) for line in tried] for name in names},
         },
-    }
+    )

@@ -7,25 +7,43 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
+
+from cachetools import LRUCache
+from jaxtyping import Int
+from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
+from saccade.interp.heads.intervene import Change
+from saccade.interp.lenses.lens_set import Lenses
+from saccade.interp.lenses.reading import Reading, read_run, share_explained
+from saccade.interp.lenses.reading_table import Predictions, predictions
+from saccade.interp.lenses.text_run import TextRun
+from saccade.interp.lenses.views import (
+    UNEMBEDDING,
+    HeadCard,
+    PositionGrid,
+    Site,
+    Span,
+    WordRanks,
+    head_card,
+    position_grid,
+    word_ranks,
+)
+from saccade.interp.studies import head_measures as measures
+from saccade.interp.studies.bias.bias_words import word_lists
+from saccade.interp.studies.edit.asked_edit import AskedChange, Elsewhere, make_change
+from saccade.interp.studies.edit.edit_file import Edit, edit_of
+from saccade.interp.studies.head_measures import HeadMap, Row
+from saccade.interp.studies.head_rank import Replacement, reference_text
+from saccade.interp.studies.intervention_trial import Acted, Outcome, what_happened
+from saccade.interp.studies.prompt_contrast import Compared, compare_prompts
+from saccade.interp.studies.roles import find_roles
 from saccade.viewer import schemas as q
-from saccade.viewer.worker import Keeping, Opened, Progress
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from saccade.interp.heads.intervene import Change
-    from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
-    from saccade.interp.lenses.views import Site
-    from saccade.interp.studies.edit.asked_edit import AskedChange, Elsewhere
-    from saccade.interp.studies.edit.edit_file import Edit
-    from saccade.interp.studies.head_rank import Replacement
-
+from saccade.viewer.worker import Opened, Progress, sized_cache
 
 # Lenses as the page shows them: what they were made from, and how good each is.
 
@@ -40,56 +58,120 @@ LABELS = {
 }
 
 
-def about_lenses(lenses: Mapping[str, Lenses]) -> list[dict[str, Any]]:
-    """Every set of lenses, for JSON."""
-    return [_about(name, each) for name, each in lenses.items()]
+@dataclass(frozen=True, kw_only=True)
+class LensMap:
+    """How good the lenses are by one measure."""
+
+    measure: str
+    label: str
+    is_two_way: bool
+    mean: float | None
+    rows: tuple[Row, ...]
 
 
-def _about(name: str, lenses: Lenses) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class AboutLenses:
+    """What lenses were made from, and how good they are."""
+
+    name: str
+    kind: str
+    site: str
+    method: str
+    objective: str
+    corpus: str
+    n_tokens: int
+    seed: int
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    model_fingerprint: str
+    measures: tuple[LensMap, ...]
+
+
+def about_lenses(name: str, lenses: Lenses) -> AboutLenses:
+    """A set of lenses, by the name that it has on the page."""
     made = lenses.made
-    return {
-        "name": name,
-        "kind": made.kind,
-        "site": next(iter(lenses.by_layer.values())).site,
-        "method": made.method,
-        "objective": made.objective,
+    return AboutLenses(
+        name=name,
+        kind=made.kind,
+        site=next(iter(lenses.by_layer.values())).site,
+        method=made.method,
+        objective=made.objective,
         # Where a file lies on this machine is nobody's business on a page that may be shared.
-        "corpus": PurePath(made.corpus).name if "/" in made.corpus else made.corpus,
-        "n_tokens": made.n_tokens,
-        "seed": made.seed,
-        "settings": made.settings,
-        "versions": made.versions,
-        "model_fingerprint": made.model_fingerprint,
-        "measures": _measures(lenses),
-    }
+        corpus=PurePath(made.corpus).name if "/" in made.corpus else made.corpus,
+        n_tokens=made.n_tokens,
+        seed=made.seed,
+        settings=made.settings,
+        versions=made.versions,
+        model_fingerprint=made.model_fingerprint,
+        measures=_measures(lenses),
+    )
 
 
-def _measures(lenses: Lenses) -> list[dict[str, Any]]:
-    from saccade.interp.lenses.reading import share_explained
-
+def _measures(lenses: Lenses) -> tuple[LensMap, ...]:
     sites = lenses.sites
     quality = {site: lenses.quality_of(*site) for site in sites}
     explained = {site: share_explained(each) for site, each in quality.items()}
     found = {name: {s: each.get(name) for s, each in quality.items()} for name in lenses.quality}
     if any(figure is not None for figure in explained.values()):
         found = {"explained": explained, **found}
-    return [_map(name, figures) for name, figures in found.items()]
+    return tuple(_map(name, figures) for name, figures in found.items())
 
 
-def _map(name: str, figures: Mapping[tuple[int, int], float | None]) -> dict[str, Any]:
-    from saccade.interp.studies.head_measures import is_two_way, rows_of
-
+def _map(name: str, figures: Mapping[tuple[int, int], float | None]) -> LensMap:
     rows: dict[int, list[float | None]] = {}
     for (layer, _), figure in figures.items():
         rows.setdefault(layer, []).append(figure)
     known = [figure for figure in figures.values() if figure is not None]
-    return {
-        "measure": name,
-        "label": LABELS.get(name, name),
-        "is_two_way": is_two_way(known),
-        "mean": sum(known) / len(known) if known else None,
-        "rows": rows_of(rows),
-    }
+    return LensMap(
+        measure=name,
+        label=LABELS.get(name, name),
+        is_two_way=measures.is_two_way(known),
+        mean=sum(known) / len(known) if known else None,
+        rows=measures.rows_of(rows),
+    )
+
+
+# Answers that say besides which lenses they were read with.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingAnswer(Reading):
+    """What every head says, and the name of its lenses."""
+
+    lens: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareAnswer(Compared):
+    """Two prompts side by side, and the name of the lenses."""
+
+    lens: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActAnswer(Outcome):
+    """What changes do, and the name of the lenses that foretold it."""
+
+    lens: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Where a head looks: row i has i + 1 weights."""
+
+    layer: int
+    head: int
+    tokens: list[str]
+    weights: list[list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleScores:
+    """What each head is there for: its layer, its number and a score for each role."""
+
+    model: str
+    seed: int
+    heads: list[dict[str, float | None]]
 
 
 # Files for the user to take away.
@@ -118,144 +200,122 @@ class ReadingRoom:
     """Everything that needs the model; used by one thread only."""
 
     def __init__(self, opened: Opened) -> None:
-        self.model, self.lenses = opened.model, opened.lenses
-        self._problem = opened.problem
-        self._runs: Keeping[TextRun] = Keeping(RUN_BYTES, size=lambda run: run.n_bytes)
-        self._roles = ""
+        self.model, self.lenses, self.problem = opened
+        self._runs: LRUCache[str, TextRun] = sized_cache(RUN_BYTES, size=lambda run: run.n_bytes)
+        self._roles: RoleScores | None = None
+
+    def about(self) -> tuple[AboutLenses, ...]:
+        """The lenses and how good they are."""
+        return self._about
 
     @cached_property
-    def about(self) -> list[dict[str, Any]]:
-        """The lenses and how good they are."""
-        return about_lenses(self.lenses)
+    def _about(self) -> tuple[AboutLenses, ...]:
+        return tuple(about_lenses(name, each) for name, each in self.lenses.items())
 
-    def reading(self, asked: q.ReadingQuestion, _: Progress) -> dict[str, Any]:
-        """As `saccade read --all --unembedding --json`."""
-        from saccade.interp.lenses.reading import read_run
-
+    def reading(self, asked: q.ReadingQuestion, _: Progress) -> ReadingAnswer:
+        """What every head says: as `saccade read --all --unembedding --json`."""
         name, lenses = self._chosen(asked.lens)
         run = self._run(asked.text, asked.changes)
         reading = read_run(lenses, run, position=asked.position, top=asked.top, unembedding=True)
-        return {**reading.to_dict(), "lens": name}
+        return ReadingAnswer(**vars(reading), lens=name)
 
-    def predictions(self, asked: q.PredictionsQuestion, _: Progress) -> dict[str, Any]:
+    def predictions(self, asked: q.PredictionsQuestion, _: Progress) -> Predictions:
         """What the model predicts at each position."""
-        from saccade.interp.lenses.reading_table import predictions
-
         return predictions(self._run(asked.text, asked.changes), top=asked.top)
 
-    def measure(self, asked: q.MeasureQuestion, progress: Progress) -> dict[str, Any]:
+    def measure(self, asked: q.MeasureQuestion, progress: Progress) -> HeadMap:
         """One figure of each head."""
-        from saccade.interp.studies import head_measures as measures
-
         run, at = self._run(asked.text, asked.changes), asked.position
         match asked.measure:
             case "gain":
-                found = measures.lens_gain(self._chosen(asked.lens)[1])
+                return measures.lens_gain(self._chosen(asked.lens)[1])
             case "fidelity":
-                found = measures.lens_fidelity(self._chosen(asked.lens)[1])
+                return measures.lens_fidelity(self._chosen(asked.lens)[1])
             case "says":
-                found = measures.says_most(self._chosen(asked.lens)[1], run, position=at)
+                return measures.says_most(self._chosen(asked.lens)[1], run, position=at)
             case "entropy":
-                found = measures.attention_entropy(run, position=at)
+                return measures.attention_entropy(run, position=at)
             case "mass":
                 words, lenses = _word_list(asked.words), self._chosen(asked.lens)[1]
-                found = measures.mass_on_words(lenses, run, words, position=at)
-            case "contributes":
-                target = measures.target_at(
-                    run, position=at, word=asked.word, against=asked.against
-                )
-                found = measures.contributions(run, target, position=at)
-            case "effect":
-                found = self._effect(asked, run, progress)
-        return found.to_dict()
+                return measures.mass_on_words(lenses, run, words, position=at)
+        target = measures.target_at(run, position=at, word=asked.word, against=asked.against)
+        if asked.measure == "contributes":
+            return measures.contributions(run, target, position=at)
+        by = Replacement("zero") if asked.ablate == "zero" else self._mean
+        return measures.ablation_effects(
+            run, target, position=at, replacement=by, progress=progress
+        )
 
-    def head(self, asked: q.HeadQuestion, _: Progress) -> dict[str, Any]:
+    def head(self, asked: q.HeadQuestion, _: Progress) -> HeadCard:
         """One head through every lens."""
-        from saccade.interp.lenses.views import head_card
-
-        run = self._run(asked.text, asked.changes)
-        card = head_card(
-            run,
+        return head_card(
+            self._run(asked.text, asked.changes),
             self.lenses,
             layer=asked.layer,
             head=asked.head,
             position=asked.position,
             top=asked.top,
         )
-        return card.to_dict()
 
-    def attention(self, asked: q.AttentionQuestion, _: Progress) -> dict[str, Any]:
+    def attention(self, asked: q.AttentionQuestion, _: Progress) -> Attention:
         """Where one head looks from every position."""
         self.model.check_head(asked.layer, asked.head)
         run = self._run(asked.text, asked.changes)
         rows = run.attention_of(asked.layer)[asked.head].float().tolist()
-        return {
-            "layer": asked.layer,
-            "head": asked.head,
-            "tokens": run.tokens,
-            "weights": [
+        return Attention(
+            layer=asked.layer,
+            head=asked.head,
+            tokens=run.tokens,
+            weights=[
                 [round(weight, DIGITS) for weight in row[: at + 1]] for at, row in enumerate(rows)
             ],
-        }
+        )
 
-    def roles(self, _: q.NoQuestion, progress: Progress) -> dict[str, Any]:
-        """As `saccade heads roles --json`."""
-        from saccade.interp.studies.roles import find_roles
-
-        if not self._roles:
+    def roles(self, _: q.NoQuestion, progress: Progress) -> RoleScores:
+        """What each head is there for: as `saccade heads roles --json`."""
+        if self._roles is None:
             progress("finds roles of heads", 0, 1)
             try:
                 found = find_roles(self.model)
             except ModelError:  # its tokenizer splits names, which two of the roles are about
                 found = find_roles(self.model, roles=("induction", "previous", "duplicate"))
-            self._roles = found.to_json()
-        return json.loads(self._roles)
+            self._roles = RoleScores(**json.loads(found.to_json()))
+        return self._roles
 
-    def positions(self, asked: q.PositionsQuestion, _: Progress) -> dict[str, Any]:
+    def positions(self, asked: q.PositionsQuestion, _: Progress) -> PositionGrid:
         """What each layer says at each position."""
-        from saccade.interp.lenses.views import Span, position_grid
-
         run, span = self._run(asked.text, asked.changes), Span(asked.first, asked.count)
         return position_grid(run, self._site(asked.head, asked.lens), span, top=asked.top)
 
-    def ranks(self, asked: q.RanksQuestion, _: Progress) -> dict[str, Any]:
+    def ranks(self, asked: q.RanksQuestion, _: Progress) -> WordRanks:
         """Where words stand at each layer and position."""
-        from saccade.interp.lenses.views import Span, word_ranks
-        from saccade.interp.studies.head_measures import word_asked
-
         run, span = self._run(asked.text, asked.changes), Span(asked.first, asked.count)
-        words = list(dict.fromkeys(word_asked(run, word) for word in asked.words))
+        words = list(dict.fromkeys(measures.word_asked(run, word) for word in asked.words))
         return word_ranks(run, self._site(asked.head, asked.lens), span, words)
 
-    def compare(self, asked: q.CompareQuestion, _: Progress) -> dict[str, Any]:
+    def compare(self, asked: q.CompareQuestion, _: Progress) -> CompareAnswer:
         """Two prompts side by side."""
-        from saccade.interp.studies.prompt_contrast import compare_prompts
-
         name, lenses = self._chosen(asked.lens)
         runs = (self._run(asked.text, asked.changes), self._run(asked.other, asked.changes))
         found = compare_prompts(lenses, runs, word=asked.word, against=asked.against, top=asked.top)
-        return {**found, "lens": name}
+        return CompareAnswer(**vars(found), lens=name)
 
-    def act(self, asked: q.ActQuestion, _: Progress) -> dict[str, Any]:
+    def act(self, asked: q.ActQuestion, _: Progress) -> ActAnswer:
         """The model before and after changes."""
-        from saccade.interp.studies.intervention_trial import Acted, what_happened
-
         name, lenses = self._chosen(asked.lens) if self.lenses else (None, None)
         before, after = self._run(asked.text, []), self._run(asked.text, asked.changes, asked.lens)
         acted = Acted(before, after)
         found = what_happened(lenses, acted, word=asked.word, top=asked.top, say=asked.say)
-        return {**found, "lens": name}
+        return ActAnswer(**vars(found), lens=name)
 
     def edit(self, asked: q.ActQuestion, _: Progress) -> bytes:
-        """The same as a folder that `saccade edit --load` takes, packed as a zip file."""
-        from saccade.interp.studies.edit.edit_file import edit_of
-
+        """Injections as a folder that `saccade edit --load` takes, packed as a zip file."""
         changes = self._run(asked.text, asked.changes, asked.lens).changes
         return packed_edit(edit_of(self.model, changes, prompt=asked.text))
 
     def _chosen(self, name: str | None) -> tuple[str, Lenses]:
         if not self.lenses:
-            raise self._problem or LensError(
+            raise self.problem or LensError(
                 "there are no lenses", hint="fit some with `saccade lens fit`"
             )
         if name is None:
@@ -268,8 +328,6 @@ class ReadingRoom:
         return name, self.lenses[name]
 
     def _site(self, head: int | None, name: str | None) -> Site:
-        from saccade.interp.lenses.views import UNEMBEDDING, Site
-
         if head is None and name in (None, UNEMBEDDING):
             return Site(name=UNEMBEDDING, lenses=None)
         name, lenses = self._chosen(name)
@@ -279,17 +337,15 @@ class ReadingRoom:
         said = [each.model_dump(mode="json") for each in changes]
         through = lens if any(each.get("form") == "lens" for each in said) else None
         key = json.dumps([text, said, through])
-        return self._runs.get(key, lambda: self._new_run(text, changes, lens))
+        run = self._runs.pop(key, None) or self._new_run(text, changes, lens)
+        self._runs[key] = run  # weighed again: a run of a long text grows as it is asked about
+        return run
 
     def _new_run(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> TextRun:
-        from saccade.interp.lenses.text_run import TextRun
-
         made = self._made(text, changes, lens) if changes else []
         return TextRun(self.model, text, changes=made, limit=q.MOST_TOKENS)
 
     def _made(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> list[Change]:
-        from saccade.interp.studies.edit.asked_edit import make_change
-
         asked = _asked(changes)
         lenses = self._chosen(lens)[1] if any(each.form == "lens" for each in asked) else None
         return [
@@ -299,35 +355,18 @@ class ReadingRoom:
 
     @cached_property
     def _elsewhere(self) -> Elsewhere:
-        from saccade.interp.studies.edit.asked_edit import Elsewhere
-
         return Elsewhere(self.model, lambda: self._reference)
 
     @cached_property
-    def _reference(self) -> Tensor:
-        from saccade.interp.studies.head_rank import reference_text
-
+    def _reference(self) -> Int[Tensor, "batch pos"]:
         return reference_text(self.model)
 
     @cached_property
     def _mean(self) -> Replacement:
-        from saccade.interp.studies.head_rank import Replacement
-
         return Replacement.mean(self.model, self._reference)
-
-    def _effect(self, asked: q.MeasureQuestion, run: TextRun, progress: Progress) -> Any:
-        from saccade.interp.studies.head_measures import ablation_effects, target_at
-        from saccade.interp.studies.head_rank import Replacement
-
-        at = asked.position
-        target = target_at(run, position=at, word=asked.word, against=asked.against)
-        by = Replacement("zero") if asked.ablate == "zero" else self._mean
-        return ablation_effects(run, target, position=at, replacement=by, progress=progress)
 
 
 def _asked(changes: Sequence[q.AnyChange]) -> list[AskedChange]:
-    from saccade.interp.studies.edit.asked_edit import AskedChange
-
     found = []
     for each in changes:
         said = each.model_dump()
@@ -342,8 +381,6 @@ def _word_list(asked: str | None) -> list[str]:
     >>> _word_list("she, her")
     ['she', 'her']
     """
-    from saccade.interp.studies.bias.bias_words import word_lists
-
     if asked is None:
         raise UsageError(
             "mass on which words?", hint="give the name of a list, or words with commas"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
+
+from cachetools import LRUCache
 
 from saccade.errors import LensError, SaccadeError
 
@@ -40,51 +41,24 @@ class ViewConfig:
     """True runs the Python code that the model brings with it."""
 
 
-# What was made is kept for the next who asks, up to so many bytes; the oldest goes first.
-
 Made = TypeVar("Made")
 
 
-@final
-class Keeping(Generic[Made]):
-    """A cache bounded by size.
+def sized_cache(most: int, *, size: Callable[[Made], int]) -> LRUCache[str, Made]:
+    """A cache bounded by the size of all that is in it; what was used longest ago goes first.
 
-    >>> kept = Keeping(5, size=len)
-    >>> kept.get("a", lambda: "xxx"), kept.get("a", lambda: "never made")
-    ('xxx', 'xxx')
-    >>> kept.get("b", lambda: "yyy")
-    'yyy'
-    >>> "a" in kept
-    False
+    What is larger than all of it is kept as well, alone, until the next one comes: a long text
+    costs no new run of the model for each of its heads. Each cache is used by one thread only.
+
+    >>> kept = sized_cache(5, size=len)
+    >>> kept["a"], kept["b"] = "xxx", "yyy"
+    >>> list(kept)
+    ['b']
+    >>> kept["c"] = "larger than all"
+    >>> list(kept)
+    ['c']
     """
-
-    def __init__(self, most: int, *, size: Callable[[Made], int]) -> None:
-        self._most, self._size = most, size
-        self._kept: OrderedDict[str, Made] = OrderedDict()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._kept
-
-    def find(self, key: str) -> Made | None:
-        """What is kept; None if nothing is."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
-
-    def put(self, key: str, made: Made) -> None:
-        """Keep something; it stays though it be larger than all, until the next one comes."""
-        self._kept[key] = made
-        self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._most:
-            self._kept.popitem(last=False)
-
-    def get(self, key: str, make: Callable[[], Made]) -> Made:
-        """What is kept, or what is made now and kept."""
-        found = self.find(key)
-        if found is None:
-            found = make()
-            self.put(key, found)
-        return found
+    return LRUCache(most, getsizeof=lambda made: min(most, size(made)))
 
 
 MOST_WAITING = 16  # jobs; more would be old news by the time they are done
@@ -102,7 +76,8 @@ class GivenUpError(Exception):
     """Ends a job that nobody waits for any more."""
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """How far a job is."""
 
     what: str

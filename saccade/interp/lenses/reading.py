@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, get_args
 
 import torch
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 # What one lens says at one position, with the quality of that lens beside it.
 
 
-class Word(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Word:
     """A word of the vocabulary and its figure in an order."""
 
     id: int
@@ -78,7 +79,8 @@ class Words(Sequence[Word]):
         return repr(self._words())
 
 
-class Source(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Source:
     """A position that a head attends to."""
 
     position: int
@@ -135,7 +137,7 @@ class HeadReading:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts; numbers to six digits."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        return plain(self)
 
 
 def share_explained(quality: Mapping[str, float]) -> float | None:
@@ -151,21 +153,23 @@ def share_explained(quality: Mapping[str, float]) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """A figure, a word or several, as JSON writes them.
+    """A figure, a word, a dataclass or several of them, as JSON writes them: to six digits.
+
+    A list is plain already and stays as it is: the weights of a long text are half a million.
 
     >>> plain((Word(3, " a", 1 / 3),))
     [{'id': 3, 'text': ' a', 'value': 0.333333}]
     """
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, Word | Source):
-        return plain(value._asdict())
     if isinstance(value, Words):  # written out: a reading holds ten thousand of them
         return [{"id": w.id, "text": w.text, "value": float(f"{w.value:.6g}")} for w in value]
     if isinstance(value, tuple):
         return [plain(each) for each in value]
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
@@ -252,14 +256,7 @@ class Reading:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts, as `to_json` writes them."""
-        return {
-            "model": self.model,
-            "text": self.text,
-            "tokens": self.tokens,
-            "position": self.position,
-            "prediction": plain(self.prediction),
-            "heads": [head.to_dict() for head in self.heads],
-        }
+        return plain(self)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """One JSON object."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -152,11 +153,37 @@ def _with_percent(shares: Sequence[tuple[str, float]]) -> Text:
 CHUNK = 64  # positions whose logits are held at once: some megabytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The model's own prediction at one position."""
+
+    position: int
+    top: tuple[Word, ...]
+    """The likeliest next words, with their probabilities."""
+    surprise: float | None
+    """Minus the log-probability that the position before gave to this token, in nats; None for the
+    first."""
+    entropy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """The model's own prediction at every position of a text."""
+
+    text: str
+    tokens: list[str]
+    positions: tuple[Prediction, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return plain(self)
+
+
 @torch.inference_mode()
-def predictions(run: TextRun, *, top: int = 5) -> dict[str, Any]:
-    """Likeliest next words, how surprising each token was, and how open each place is; for JSON."""
+def predictions(run: TextRun, *, top: int = 5) -> Predictions:
+    """Likeliest next words, how surprising each token was, and how open each place is."""
     model, ids = run.model, run.ids[0]
-    found: list[dict[str, Any]] = []
+    found: list[Prediction] = []
     surprise: list[float | None] = [None]
     for start in range(0, len(ids), CHUNK):
         states = run.captured.final[0, start : start + CHUNK]
@@ -168,13 +195,12 @@ def predictions(run: TextRun, *, top: int = 5) -> dict[str, Any]:
         for row, (words, values) in enumerate(
             zip(best.ids.tolist(), best.values.exp().tolist(), strict=True)
         ):
-            words_ = tuple(map(Word, words, model.words(words), values))
             found.append(
-                {
-                    "position": start + row,
-                    "top": plain(words_),
-                    "surprise": plain(surprise[start + row]),
-                    "entropy": plain(float(entropy[row])),
-                }
+                Prediction(
+                    position=start + row,
+                    top=tuple(map(Word, words, model.words(words), values)),
+                    surprise=surprise[start + row],
+                    entropy=float(entropy[row]),
+                )
             )
-    return {"text": run.text, "tokens": run.tokens, "positions": found}
+    return Predictions(text=run.text, tokens=run.tokens, positions=tuple(found))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -61,19 +61,13 @@ class HeadCard:
     contributes: float | None
     """What the head adds directly to that word's logit; None without a direct path."""
     lenses: tuple[SeenThrough, ...]
-    attention: list[float] | None
+    attention: tuple[float, ...] | None
     """One weight for each token up to the position; None where the model hides them."""
     entropy: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts; numbers to six digits."""
-        whole = {each.name: plain(getattr(self, each.name)) for each in fields(self)}
-        whole["lenses"] = [
-            {each.name: plain(getattr(lens, each.name)) for each in fields(lens)}
-            for lens in self.lenses
-        ]
-        whole["attention"] = None if self.attention is None else plain(tuple(self.attention))
-        return whole
+        return plain(self)
 
 
 @torch.inference_mode()
@@ -105,7 +99,7 @@ def head_card(
         word=_words(run, likeliest)[0],
         contributes=None if direct is None else _contributes(run, direct, likeliest.ids[0, 0]),
         lenses=tuple(_seen(run, lenses, direct, layer=layer, head=head, at=at, top=top)),
-        attention=None if row is None else row.tolist(),
+        attention=None if row is None else tuple(row.tolist()),
         entropy=None if row is None else float(entropy_of(row)),
     )
 
@@ -238,35 +232,102 @@ class Site:
         return said_by_head(lens, held, self.head or 0).float()
 
 
-@torch.inference_mode()
-def position_grid(run: TextRun, site: Site, span: Span, *, top: int = 10) -> dict[str, Any]:
-    """The likeliest words of each layer at each position, ready for JSON.
+@dataclass(frozen=True)
+class Cells:
+    """The likeliest words at some positions."""
 
-    ``ids[layer][position]`` and ``values`` (probabilities) have the ``top`` words of a cell;
-    ``words`` says each id once, since neighbours mostly share them. ``final`` is the model's own
-    output.
-    """
+    ids: list[list[int]]
+    values: list[list[float]]
+    entropy: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionGrid:
+    """The likeliest words of each layer at each position."""
+
+    site: Literal["residual", "head"]
+    head: int | None
+    lens: str
+    tokens: list[str]
+    first: int
+    """The position of the first column."""
+    layers: list[int]
+    words: dict[str, str]
+    """Each id once with its text, since neighbours mostly share them."""
+    ids: list[list[list[int]]]
+    """Layer -> position -> the words of a cell."""
+    values: list[list[list[float]]]
+    """Their probabilities."""
+    entropy: list[list[float]]
+    final: Cells
+    """The model's own output."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return plain(self)
+
+
+@torch.inference_mode()
+def position_grid(run: TextRun, site: Site, span: Span, *, top: int = 10) -> PositionGrid:
+    """The ``top`` likeliest words of each layer at each position."""
     at, layers = span.checked(run), site.layers(run)
     cells = [_cells(logits, top) for logits in _rows(run, site, layers, at)]
     *grid, final = cells
     every = sorted({id_ for cell in cells for row in cell.ids for id_ in row})
-    return {
-        "site": "residual" if site.head is None else "head",
-        "head": site.head,
-        "lens": site.name,
-        "tokens": run.tokens,
-        "first": at[0],
-        "layers": layers,
-        "words": dict(zip(map(str, every), run.model.words(every), strict=True)),
-        "ids": [cell.ids for cell in grid],
-        "values": [cell.values for cell in grid],
-        "entropy": [cell.entropy for cell in grid],
-        "final": {"ids": final.ids, "values": final.values, "entropy": final.entropy},
-    }
+    return PositionGrid(
+        site="residual" if site.head is None else "head",
+        head=site.head,
+        lens=site.name,
+        tokens=run.tokens,
+        first=at[0],
+        layers=layers,
+        words=dict(zip(map(str, every), run.model.words(every), strict=True)),
+        ids=[cell.ids for cell in grid],
+        values=[cell.values for cell in grid],
+        entropy=[cell.entropy for cell in grid],
+        final=final,
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The rank and the probability of a word at some positions."""
+
+    ranks: list[int]
+    values: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedWord:
+    """Where a word stands at each layer and position."""
+
+    id: int
+    text: str
+    ranks: list[list[int]]
+    """Layer -> position -> rank."""
+    values: list[list[float]]
+    final: Standing
+    """In the model's own output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordRanks:
+    """Where words stand among all words."""
+
+    site: Literal["residual", "head"]
+    head: int | None
+    lens: str
+    first: int
+    layers: list[int]
+    words: tuple[RankedWord, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return plain(self)
 
 
 @torch.inference_mode()
-def word_ranks(run: TextRun, site: Site, span: Span, words: Sequence[int]) -> dict[str, Any]:
+def word_ranks(run: TextRun, site: Site, span: Span, words: Sequence[int]) -> WordRanks:
     """Where words stand among all words, by layer and position; rank 0 is the likeliest."""
     at, layers = span.checked(run), site.layers(run)
     if unknown := [word for word in words if not 0 <= word < run.model.d_vocab]:
@@ -277,23 +338,23 @@ def word_ranks(run: TextRun, site: Site, span: Span, words: Sequence[int]) -> di
     wanted = torch.tensor(list(words))
     found = [_standing(logits, wanted) for logits in _rows(run, site, layers, at)]
     *grid, final = found
-    return {
-        "site": "residual" if site.head is None else "head",
-        "head": site.head,
-        "lens": site.name,
-        "first": at[0],
-        "layers": layers,
-        "words": [
-            {
-                "id": word,
-                "text": text,
-                "ranks": [each.ranks[place] for each in grid],
-                "values": [each.values[place] for each in grid],
-                "final": {"ranks": final.ranks[place], "values": final.values[place]},
-            }
+    return WordRanks(
+        site="residual" if site.head is None else "head",
+        head=site.head,
+        lens=site.name,
+        first=at[0],
+        layers=layers,
+        words=tuple(
+            RankedWord(
+                id=word,
+                text=text,
+                ranks=[each[place].ranks for each in grid],
+                values=[each[place].values for each in grid],
+                final=final[place],
+            )
             for place, (word, text) in enumerate(zip(words, run.model.words(words), strict=True))
-        ],
-    }
+        ),
+    )
 
 
 def _rows(
@@ -305,30 +366,19 @@ def _rows(
     yield run.model.unembedding.logits(run.captured.final[0, at]).float()
 
 
-class _Cells(NamedTuple):
-    ids: list[list[int]]
-    values: list[list[float]]
-    entropy: list[float]
-
-
-def _cells(logits: Float[Tensor, "pos d_vocab"], top: int) -> _Cells:
+def _cells(logits: Float[Tensor, "pos d_vocab"], top: int) -> Cells:
     best = largest(logits, min(top, logits.shape[1]))
     log_p = logits.log_softmax(-1)
     chances = log_p.gather(1, best.ids).exp()
     entropy = -(log_p.exp() * log_p).sum(-1)
     values = [plain(tuple(row)) for row in chances.tolist()]
-    return _Cells(best.ids.tolist(), values, plain(tuple(entropy.tolist())))
+    return Cells(best.ids.tolist(), values, plain(tuple(entropy.tolist())))
 
 
-class _Standing(NamedTuple):
-    ranks: list[list[int]]
-    """Word -> position."""
-    values: list[list[float]]
-
-
-def _standing(logits: Float[Tensor, "pos d_vocab"], words: Tensor) -> _Standing:
+def _standing(logits: Float[Tensor, "pos d_vocab"], words: Tensor) -> list[Standing]:
+    """Of each word."""
     words = words.to(logits.device)
     ranks = [(logits > logits[:, word, None]).sum(-1).tolist() for word in words]
     chances = logits.softmax(-1)[:, words]
     values = [plain(tuple(row)) for row in chances.T.tolist()]
-    return _Standing(ranks, values)
+    return list(map(Standing, ranks, values))

@@ -31,7 +31,18 @@ if TYPE_CHECKING:
 
 Measure: TypeAlias = Literal["says", "gain", "fidelity", "contributes", "effect", "mass", "entropy"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
+Figures: TypeAlias = Mapping[int, Sequence[float | None]]
+"""Layer -> one figure a head; None where a head has no such figure."""
 MOST_ABLATED = 128  # tokens of a text whose heads are all ablated in turn: a minute or two
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure for every head of a layer."""
+
+    layer: int
+    values: list[float | None]
+    """None where a head has no such figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,29 +53,16 @@ class HeadMap:
     label: str
     """What the figure is, for the legend."""
     unit: str
-    rows: Mapping[int, Sequence[float | None]]
-    """By layer; None where a head has no such figure."""
-    word: Word | None = None
-    against: Word | None = None
-
-    @property
-    def is_two_way(self) -> bool:
-        """Whether figures lie well on both sides of zero, where colours should meet."""
-        return is_two_way(
-            [figure for row in self.rows.values() for figure in row if figure is not None]
-        )
+    is_two_way: bool
+    """Whether figures lie well on both sides of zero, where colours should meet."""
+    word: Word | None
+    """What the figure is about, if it is about a word."""
+    against: Word | None
+    rows: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            "measure": self.measure,
-            "label": self.label,
-            "unit": self.unit,
-            "is_two_way": self.is_two_way,
-            "word": plain(self.word),
-            "against": plain(self.against),
-            "rows": rows_of(self.rows),
-        }
+        return plain(self)
 
 
 def is_two_way(figures: Sequence[float]) -> bool:
@@ -77,58 +75,76 @@ def is_two_way(figures: Sequence[float]) -> bool:
     return -low > high / 20 if high > 0 else low < 0
 
 
-def rows_of(figures: Mapping[int, Sequence[float | None]]) -> list[dict[str, Any]]:
-    """A map as JSON has it: a row for each layer.
+def rows_of(figures: Figures) -> tuple[Row, ...]:
+    """A map as JSON has it: a row for each layer, numbers to six digits.
 
     >>> rows_of({0: [0.5, None]})
-    [{'layer': 0, 'values': [0.5, None]}]
+    (Row(layer=0, values=[0.5, None]),)
     """
-    return [
-        {"layer": layer, "values": [_known(each) for each in row]} for layer, row in figures.items()
-    ]
+    return tuple(Row(layer, [_known(each) for each in row]) for layer, row in figures.items())
+
+
+def _map(
+    measure: Measure,
+    figures: Figures,
+    *,
+    label: str,
+    unit: str,
+    words: tuple[Word | None, Word | None] = (None, None),
+) -> HeadMap:
+    known = [figure for row in figures.values() for figure in row if figure is not None]
+    return HeadMap(
+        measure=measure,
+        label=label,
+        unit=unit,
+        is_two_way=is_two_way(known),
+        word=words[0],
+        against=words[1],
+        rows=rows_of(figures),
+    )
 
 
 def lens_gain(lenses: Lenses) -> HeadMap:
     """The share of the constant lens's KL that each lens removes."""
     figures = {site: share_explained(lenses.quality_of(*site)) for site in lenses.sites}
-    return HeadMap(
-        measure="gain",
+    return _map(
+        "gain",
+        _by_layer(_scored(figures, "saccade lens eval")),
         label="share of the constant lens's KL that the lens removes on held-out text",
         unit="share",
-        rows=_by_layer(_scored(figures, "saccade lens eval")),
     )
 
 
 def lens_fidelity(lenses: Lenses) -> HeadMap:
     """How far each lens tells what removing its head does."""
     figures = {site: lenses.quality_of(*site).get("ablation") for site in lenses.sites}
-    return HeadMap(
-        measure="fidelity",
+    return _map(
+        "fidelity",
+        _by_layer(_scored(figures, "saccade lens fidelity")),
         label="correlation of what the lens says with what removing the head does",
         unit="correlation",
-        rows=_by_layer(_scored(figures, "saccade lens fidelity")),
     )
 
 
 def says_most(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
     """How far each lens is from saying nothing."""
     reading = read_run(lenses, run, position=position, top=1)
-    return HeadMap(
-        measure="says",
+    return _map(
+        "says",
+        _by_layer({(each.layer, each.head or 0): each.says for each in reading.heads}),
         label="nats away from the lens that hears nothing",
         unit="nats",
-        rows=_by_layer({(each.layer, each.head or 0): each.says for each in reading.heads}),
     )
 
 
 def attention_entropy(run: TextRun, *, position: int) -> HeadMap:
     """How widely each head looks."""
     found = run.attention_at(run.position(position))
-    return HeadMap(
-        measure="entropy",
+    return _map(
+        "entropy",
+        {layer: entropy_of(each.float()).tolist() for layer, each in found.items()},
         label="entropy of what the head attends to",
         unit="nats",
-        rows={layer: entropy_of(each.float()).tolist() for layer, each in found.items()},
     )
 
 
@@ -142,13 +158,12 @@ def contributions(run: TextRun, target: Target, *, position: int) -> HeadMap:
             hint="colour the map by what its heads say, or by the effect of ablation",
         )
     words = _words(run, target, position)
-    return HeadMap(
-        measure="contributes",
+    return _map(
+        "contributes",
+        {layer: each[0].tolist() for layer, each in found.items()},
         label=f"what the head adds directly to the logit of {words[0].text!r}",
         unit="logits",
-        rows={layer: each[0].tolist() for layer, each in found.items()},
-        word=words[0],
-        against=words[1],
+        words=words,
     )
 
 
@@ -179,13 +194,12 @@ def ablation_effects(
             if progress is not None:
                 progress("ablate heads", len(effects), model.n_heads)
     words = _words(run, target, position)
-    return HeadMap(
-        measure="effect",
+    return _map(
+        "effect",
+        _by_layer(effects),
         label=f"fall of the logit of {words[0].text!r} without the head",
         unit="logits",
-        rows=_by_layer(effects),
-        word=words[0],
-        against=words[1],
+        words=words,
     )
 
 
@@ -202,12 +216,12 @@ def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, positio
         said = lens(held)[0].log_softmax(-1)[:, asked.first.to(held.device)]  # [head, word]
         mass = (said.cpu().double() + asked.log_rest).exp().sum(-1)
         rows[layer] = (mass - always).tolist()
-    return HeadMap(
-        measure="mass",
+    return _map(
+        "mass",
+        rows,
         label=f"probability of {', '.join(words[:4])}{' ...' if len(words) > 4 else ''} by the "
         "lens, less that of the constant lens",
         unit="probability",
-        rows=rows,
     )
 
 

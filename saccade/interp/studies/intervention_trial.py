@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,16 +32,67 @@ class Acted(NamedTuple):
     """Made with ``changes``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FollowedWord:
+    """A word before and after: probability, and rank (0 is the likeliest)."""
+
+    id: int
+    text: str
+    before: float
+    after: float
+    rank_before: int
+    rank_after: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedWord:
+    """A word whose probability moved."""
+
+    id: int
+    text: str
+    before: float
+    after: float
+    actual: float
+    """The change of its log-probability."""
+    predicted: float | None
+    """The same in what the lenses of the changed heads say; None where none has a lens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The prediction before and after, the words that moved, and what the lenses foretold."""
+
+    text: str
+    tokens: list[str]
+    position: int
+    before: tuple[Word, ...]
+    after: tuple[Word, ...]
+    word: FollowedWord
+    kl: float
+    """KL(before || after) of the prediction, in nats."""
+    moved: tuple[MovedWord, ...]
+    """The words whose probability moves most."""
+    agreement: float | None
+    """The correlation of ``actual`` and ``predicted`` over all words, each weighed by its
+    probability before."""
+    changes: list[str]
+    says: str
+    """How the model goes on without the changes; empty unless asked for."""
+    says_after: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return plain(self)
+
+
 @torch.inference_mode()
 def what_happened(
     lenses: Lenses | None, acted: Acted, *, word: str | None = None, top: int = 10, say: int = 0
-) -> dict[str, Any]:
-    """The prediction before and after, the words that moved, and what the lenses foretold.
+) -> Outcome:
+    """What changes do to a prediction, beside what the lenses of the changed heads say they do.
 
-    ``actual`` is the change of a word's log-probability, ``predicted`` that in what the lenses of
-    the changed heads say; ``agreement`` is their correlation over all words, each weighed by its
-    probability before. Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4.2,
-    compare the two in the same way, over many texts.
+    Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4.2, compare the two in the
+    same way, over many texts.
 
     Args:
         word: the word to follow; the predicted one without it.
@@ -53,54 +105,53 @@ def what_happened(
     followed = int(old.argmax()) if word is None else word_asked(run, word)
     moved = (new.exp() - chances).abs().topk(min(top, len(old))).indices
     says, says_after = _said(acted, say)
-    return {
-        "text": run.text,
-        "tokens": run.tokens,
-        "position": len(run.tokens) - 1,
-        "before": _top(run, old, top),
-        "after": _top(run, new, top),
-        "word": {
-            "id": followed,
-            "text": model.words([followed])[0],
-            "before": plain(float(old[followed].exp())),
-            "after": plain(float(new[followed].exp())),
-            "rank_before": int((old > old[followed]).sum()),
-            "rank_after": int((new > new[followed]).sum()),
-        },
-        "kl": plain(float((chances * (old - new)).sum())),
-        "moved": _moved(run, old, new, foretold, moved.tolist()),
-        "agreement": None if foretold is None else _agreement(new - old, foretold, chances),
-        "changes": [describe(each) for each in acted.after.changes],
-        "says": says,
-        "says_after": says_after,
-    }
+    return Outcome(
+        text=run.text,
+        tokens=run.tokens,
+        position=len(run.tokens) - 1,
+        before=_top(run, old, top),
+        after=_top(run, new, top),
+        word=FollowedWord(
+            id=followed,
+            text=model.words([followed])[0],
+            before=float(old[followed].exp()),
+            after=float(new[followed].exp()),
+            rank_before=int((old > old[followed]).sum()),
+            rank_after=int((new > new[followed]).sum()),
+        ),
+        kl=float((chances * (old - new)).sum()),
+        moved=_moved(run, old, new, foretold, moved.tolist()),
+        agreement=None if foretold is None else _agreement(new - old, foretold, chances),
+        changes=[describe(each) for each in acted.after.changes],
+        says=says,
+        says_after=says_after,
+    )
 
 
 def _log_probs(run: TextRun) -> Float[Tensor, " d_vocab"]:
     return run.model.unembedding.logits(run.captured.final[0, -1]).float().log_softmax(-1)
 
 
-def _top(run: TextRun, log_p: Tensor, top: int) -> list[dict[str, Any]]:
+def _top(run: TextRun, log_p: Tensor, top: int) -> tuple[Word, ...]:
     best = largest(log_p[None], min(top, len(log_p)))
     ids = best.ids[0].tolist()
-    words = map(Word, ids, run.model.words(ids), best.values[0].exp().tolist())
-    return plain(tuple(words))
+    return tuple(map(Word, ids, run.model.words(ids), best.values[0].exp().tolist()))
 
 
 def _moved(
     run: TextRun, old: Tensor, new: Tensor, foretold: Tensor | None, ids: list[int]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": id_,
-            "text": text,
-            "before": plain(float(old[id_].exp())),
-            "after": plain(float(new[id_].exp())),
-            "actual": plain(float(new[id_] - old[id_])),
-            "predicted": None if foretold is None else plain(float(foretold[id_])),
-        }
+) -> tuple[MovedWord, ...]:
+    return tuple(
+        MovedWord(
+            id=id_,
+            text=text,
+            before=float(old[id_].exp()),
+            after=float(new[id_].exp()),
+            actual=float(new[id_] - old[id_]),
+            predicted=None if foretold is None else float(foretold[id_]),
+        )
         for id_, text in zip(ids, run.model.words(ids), strict=True)
-    ]
+    )
 
 
 def _said(acted: Acted, say: int) -> tuple[str, str]:
@@ -170,4 +221,4 @@ def _agreement(actual: Tensor, predicted: Tensor, weight: Tensor) -> float | Non
     a = actual - (weight * actual).sum()
     b = predicted - (weight * predicted).sum()
     size = float((weight * a * a).sum().sqrt() * (weight * b * b).sum().sqrt())
-    return plain(float((weight * a * b).sum()) / size) if size > 0 else None
+    return float((weight * a * b).sum()) / size if size > 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,13 +30,42 @@ class Side:
     probability: float
     against_probability: float | None
 
+
+@dataclass(frozen=True)
+class NamedWord:
+    """A word of the vocabulary."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedHead:
+    """A head in both prompts, left and right."""
+
+    layer: int
+    head: int | None
+    says: tuple[float, float]
+    direct: tuple[float, float] | None
+    """What the head adds directly to the score; None without a direct path."""
+    difference: float | None
+    """Of the two, right less left."""
+    adds: tuple[Sequence[Word], Sequence[Word]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Both prompts, and every head on both sides."""
+
+    word: NamedWord
+    against: NamedWord | None
+    left: Side
+    right: Side
+    heads: tuple[ComparedHead, ...]
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {**asdict(self), **plain({"prediction": self.prediction, **self._figures()})}
-
-    def _figures(self) -> dict[str, float | None]:
-        names = ("score", "probability", "against_probability")
-        return {name: getattr(self, name) for name in names}
+        return plain(self)
 
 
 @torch.inference_mode()
@@ -47,8 +76,8 @@ def compare_prompts(
     word: str | None = None,
     against: str | None = None,
     top: int = 5,
-) -> dict[str, Any]:
-    """Both prompts, and every head on both sides; for JSON.
+) -> Compared:
+    """Both prompts, and every head on both sides.
 
     Without words: what the left prompt predicts, against what the right one predicts if that is
     another word.
@@ -61,26 +90,27 @@ def compare_prompts(
     for left, right in zip(readings[0].heads, readings[1].heads, strict=True):
         added = None
         if left.head is not None and left.layer in direct[0]:
-            added = [float(each[left.layer][0, left.head]) for each in direct]
+            first, second = (float(each[left.layer][0, left.head]) for each in direct)
+            added = (first, second)
         heads.append(
-            {
-                "layer": left.layer,
-                "head": left.head,
-                "says": plain((left.says, right.says)),
-                "direct": None if added is None else plain(tuple(added)),
-                "difference": None if added is None else plain(added[1] - added[0]),
-                "adds": [plain(tuple(left.adds)), plain(tuple(right.adds))],
-            }
+            ComparedHead(
+                layer=left.layer,
+                head=left.head,
+                says=(left.says, right.says),
+                direct=added,
+                difference=None if added is None else added[1] - added[0],
+                adds=(left.adds, right.adds),
+            )
         )
     ids = [each for each in (target.word, target.against) if each is not None]
-    words = [{"id": id_, "text": text} for id_, text in _texts(runs[0], ids)]
-    return {
-        "word": words[0],
-        "against": words[1] if len(words) > 1 else None,
-        "left": sides[0].to_dict(),
-        "right": sides[1].to_dict(),
-        "heads": heads,
-    }
+    words = list(map(NamedWord, ids, runs[0].model.words(ids)))
+    return Compared(
+        word=words[0],
+        against=words[1] if len(words) > 1 else None,
+        left=sides[0],
+        right=sides[1],
+        heads=tuple(heads),
+    )
 
 
 def _target(
@@ -110,7 +140,3 @@ def _side(run: TextRun, reading: Reading, target: Target) -> Side:
         probability=float(chances[target.word]),
         against_probability=None if target.against is None else float(chances[target.against]),
     )
-
-
-def _texts(run: TextRun, ids: Sequence[int]) -> list[tuple[int, str]]:
-    return list(zip(ids, run.model.words(ids), strict=True))
