@@ -144,6 +144,7 @@ def _save(config: ViewConfig, text: str | None, path: Path) -> None:
 
 def _check_packages() -> None:
     try:
+        import cachetools  # noqa: F401
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:

@@ -32,8 +32,9 @@ class Source(Generic[Owner]):
 
     of: Callable[[Desk], Owner]
     """Finds it; refuses where the model is not open."""
-    kind: Callable[[], type[Owner]]
-    """Imports its class, which for the model is an import of torch."""
+    kind: Callable[[], Any]
+    """Imports its class, which for the model is an import of torch: a method that is looked up in
+    the class says the same of its answer."""
     reads_files: bool = False
     """Answers come from a thread of their own unless the worker gives them."""
 

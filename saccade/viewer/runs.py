@@ -81,7 +81,7 @@ class Curve:
 
     step: list[int]
     loss: list[float | None]
-    validation: dict[str, list[float | None]]
+    validation: dict[str, list[int | float | None]]
     """The steps, and each measure at these steps; what the run was chosen by comes first."""
 
 

@@ -171,7 +171,7 @@ class RoleScores:
 
     model: str
     seed: int
-    heads: list[dict[str, float | None]]
+    heads: list[dict[str, int | float | None]]
 
 
 # Files for the user to take away.

@@ -106,7 +106,7 @@ def test_a_link_out_of_a_folder_is_not_followed(gallery_folder, tmp_path):
     shutil.copytree(gallery_folder / "adding-gru", outside / "secret")
     inside.mkdir()
     (inside / "secret").symlink_to(outside / "secret")
-    assert Gallery([inside]).runs() == []
+    assert Gallery([inside]).runs() == ()
     assert len(Gallery([outside]).runs()) == 1
 
 

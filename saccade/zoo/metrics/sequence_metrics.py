@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from saccade.errors import UsageError
@@ -50,19 +51,14 @@ def edit_rate(
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """The fewest insertions, deletions and replacements that make one of the other.
 
-    Levenshtein, 1966, by Wagner and Fischer's table, 1974.
+    Levenshtein, 1966; rapidfuzz computes it on 64 symbols at once (Hyyrö, 2003, "A bit-vector
+    algorithm for computing Levenshtein and Damerau edit distances"). The symbols are of one type:
+    it takes ``"a"`` and 97, its code, for the same.
 
     >>> edit_distance("kitten", "sitting")
     3
     """
-    row = list(range(len(second) + 1))
-    for number, symbol in enumerate(first, start=1):
-        diagonal, row[0] = row[0], number
-        for place, other in enumerate(second, start=1):
-            replaced = diagonal + (symbol != other)
-            diagonal = row[place]
-            row[place] = min(replaced, row[place] + 1, row[place - 1] + 1)
-    return row[-1]
+    return Levenshtein.distance(first, second)
 
 
 # Right or wrong: whole answers, their characters, and single predictions.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
+from rapidfuzz.distance import LCSseq
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
@@ -66,14 +67,7 @@ def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
     >>> longest_common("a b c d".split(), "b x d".split())
     2
     """
-    row = [0] * (len(second) + 1)
-    for word in first:
-        corner = 0
-        for j, other in enumerate(second, start=1):
-            above = row[j]
-            row[j] = corner + 1 if word == other else max(above, row[j - 1])
-            corner = above
-    return row[-1]
+    return LCSseq.similarity(first, second)
 
 
 def _overlaps(words: list[str], reference: list[str]) -> tuple[Overlap, Overlap, Overlap]:

@@ -25,6 +25,26 @@ def test_the_longest_common_subsequence_is_the_longest_there_is():
         assert longest_common(first, second) == by_enumeration(first, second)
 
 
+def by_table(first, second):
+    row = [0] * (len(second) + 1)
+    for word in first:
+        corner = 0
+        for j, other in enumerate(second, start=1):
+            above = row[j]
+            row[j] = corner + 1 if word == other else max(above, row[j - 1])
+            corner = above
+    return row[-1]
+
+
+def test_it_is_that_of_the_table_in_texts_of_many_words():
+    draw = random.Random(5)
+    words = ["the", "th", "cat", "t", "a" * 70, "é"]
+    for _ in range(97):
+        # Beyond 64 words they no longer fit into one machine word.
+        first, second = (draw.choices(words, k=draw.randrange(131)) for _ in range(2))
+        assert longest_common(first, second) == by_table(first, second)
+
+
 def test_a_sentence_scores_as_counted_by_hand():
     # 4 of 5 words, 2 of 4 pairs ("police killed", "the gunman"), "police killed gunman".
     result = rouge(["police killed the gunman today"], ["police killed a man the gunman"])
