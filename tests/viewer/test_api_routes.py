@@ -180,7 +180,7 @@ def sections() -> dict[str, list[Any]]:
 
 
 def difference(shown: Any, served: Any, path: str) -> list[str]:
-    """Where two answers do not have the same keys; what one of them leaves empty is not compared."""
+    """Where two answers have other keys; what one of them leaves empty is not compared."""
     if isinstance(shown, list) and isinstance(served, list):
         return difference(shown[0], served[0], path) if shown and served else []
     if not (isinstance(shown, dict) and isinstance(served, dict)):

@@ -75,6 +75,14 @@ def test_spearman_is_scipys():
     torch.testing.assert_close(spearman(a, b), torch.tensor(expected))
 
 
+def test_equal_figures_share_a_rank_and_what_does_not_vary_has_no_correlation():
+    chance = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(0, 4, (3, WORDS), generator=chance).double() for _ in range(2))
+    expected = [float(scipy.stats.spearmanr(x, y).statistic) for x, y in zip(a, b, strict=True)]
+    torch.testing.assert_close(spearman(a, b), torch.tensor(expected).double())
+    assert spearman(torch.ones(WORDS), torch.arange(WORDS).float()) == 0
+
+
 def test_an_interval_holds_the_figure_and_narrows_with_more_text():
     figures = 0.5 + logits(0, 400, 1)
     few, many = (estimate(resampled_means(figures[:n])[:, 0]) for n in (25, 400))

@@ -92,19 +92,28 @@ def agreement(
 
 
 def spearman(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Rank correlation along the last axis; figures are taken to be all different.
+    """Rank correlation along the last axis; equal figures share a rank. 0 where all are equal.
+
+    From SciPy's ranks: its `spearmanr` correlates every row with every other, and tests besides.
 
     >>> spearman(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([0.1, 0.3, 0.2]))
     tensor(0.5000)
     """
-    ranks = [each.argsort(-1).argsort(-1).float() for each in (a, b)]
-    centred = [rank - rank.mean(-1, keepdim=True) for rank in ranks]
-    length = centred[0].square().sum(-1)  # the same for both: ranks are the numbers 0 to n - 1
-    return (centred[0] * centred[1]).sum(-1) / length.clamp_min(1e-30)
+    from scipy.stats import rankdata
+
+    ranks = [torch.from_numpy(rankdata(each.cpu().numpy(), axis=-1)) for each in (a, b)]
+    x, y = (each - each.mean(-1, keepdim=True) for each in ranks)
+    length = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
+    return ((x * y).sum(-1) / length.clamp_min(1e-30)).to(a)
 
 
 def resampled(n: int, *, seed: int = 0) -> Float[Tensor, "bootstrap n"]:
-    """How often each of n windows is drawn: once each in the first row, then at random."""
+    """How often each of n windows is drawn: once each in the first row, then at random.
+
+    Where we differ from `scipy.stats.bootstrap`: the draws of a seed are the same for every head,
+    lens and measure, so that their differences can be resampled too; and a statistic of draws is a
+    product with these counts, where SciPy would hold all figures of every draw at once.
+    """
     drawn = torch.randint(n, (BOOTSTRAPS, n), generator=torch.Generator().manual_seed(seed))
     counts = torch.zeros(BOOTSTRAPS, n).scatter_add_(1, drawn, torch.ones(BOOTSTRAPS, n))
     return torch.cat([torch.ones(1, n), counts])

@@ -128,10 +128,18 @@ def auroc(ordinary: Float[Tensor, " n_ordinary"], injected: Float[Tensor, " n_in
     >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.4, 0.9]))
     0.875
     """
-    ordered = ordinary.double().sort().values
-    below = torch.searchsorted(ordered, injected.double(), right=False)
-    not_above = torch.searchsorted(ordered, injected.double(), right=True)
-    return float((below + not_above).double().mean()) / (2 * len(ordered))
+    return float(_aurocs(ordinary[None], injected[None]))
+
+
+def _aurocs(
+    ordinary: Float[Tensor, "draw n_ordinary"], injected: Float[Tensor, "draw n_injected"]
+) -> Float[Tensor, " draw"]:
+    """One for each row, from SciPy's ranks: its `mannwhitneyu` ranks as well, and tests besides."""
+    from scipy.stats import rankdata
+
+    n, m = ordinary.shape[1], injected.shape[1]
+    ranks = rankdata(torch.cat([ordinary, injected], 1).double().cpu().numpy(), axis=1)
+    return torch.from_numpy(ranks[:, n:].sum(1) - m * (m + 1) / 2) / (n * m)
 
 
 def false_alarms(
@@ -158,14 +166,17 @@ def detection(
     *,
     seed: int = 0,
 ) -> Detection:
-    """AUROC with a bootstrap interval (Efron, 1979), and false alarms at 95 % recall."""
+    """AUROC with a bootstrap interval (Efron, 1979), and false alarms at 95 % recall.
+
+    Where we differ from `scipy.stats.bootstrap` with percentiles: torch draws the prompts, so that
+    a seed gives the intervals that it always gave.
+    """
     chance = torch.Generator().manual_seed(seed)
 
     def drawn(scores: Tensor) -> Tensor:
         return scores[torch.randint(len(scores), (DRAWS, len(scores)), generator=chance)]
 
-    pairs = zip(drawn(ordinary), drawn(injected), strict=True)
-    again = torch.tensor([auroc(one, other) for one, other in pairs], dtype=torch.double)
+    again = _aurocs(drawn(ordinary), drawn(injected))
     tail = (1 - LIKELY) / 2
     low, high = again.quantile(torch.tensor([tail, 1 - tail], dtype=torch.double)).tolist()
     return Detection(
