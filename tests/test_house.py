@@ -126,6 +126,67 @@ def imported_when_loaded(node: ast.AST) -> Iterator[str]:
             yield from imported_when_loaded(child)
 
 
+def subclasses_of_function(tree: ast.AST) -> list[str]:
+    """Classes with a gradient written by hand: those made of `torch.autograd.Function`."""
+    own = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.autograd")
+        for alias in node.names
+        if alias.name == "Function"
+    }
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for base in map(ast.unparse, node.bases)
+        if base in own or base.endswith(("autograd.Function", "autograd.function.Function"))
+    ]
+
+
+def kernels(tree: ast.AST) -> list[str]:
+    """Pieces of gradients written by hand, and results of torch put into memory made before."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and "backward" in node.attr:
+            name = ast.unparse(node)
+            found |= {name} if name.startswith("torch.ops.") else set()
+        elif isinstance(node, ast.Call) and any(word.arg == "out" for word in node.keywords):
+            name = ast.unparse(node.func)
+            found |= {f"{name}(out=...)"} if name.startswith("torch.") else set()
+    return sorted(found)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def functions_of(file: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions and methods of a module by their dotted names in it."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            methods = (n for n in node.body if isinstance(n, ast.FunctionDef))
+            yield from ((f"{node.name}.{method.name}", method) for method in methods)
+
+
+def chooses(plain: str, fast: str) -> bool:
+    """True if a function or method, by its full dotted name, asks `is_fast`, and its module has
+    the fast form at hand.
+    """
+    parts = plain.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        file = ROOT.joinpath(*parts[:end]).with_suffix(".py")
+        if file.is_file():
+            function = dict(functions_of(file)).get(".".join(parts[end:]))
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            return (
+                function is not None and "is_fast" in names_in(function) and fast in names_in(tree)
+            )
+    return False
+
+
 def parsed(files: list[Path]) -> Iterator[tuple[str, ast.Module]]:
     for file in files:
         yield name_of(file), ast.parse(file.read_text(encoding="utf-8"))
@@ -148,6 +209,36 @@ def test_every_module_lives_in_a_room_of_the_house():
 
 def test_nothing_reads_or_writes_pickle():
     assert not {name: found for name, tree in parsed(EVERYTHING) if (found := pickling(tree))}
+
+
+def test_gradients_written_by_hand_stand_in_zoo_fast_alone():
+    elsewhere = [file for file in MODULES if room_of(dotted(file)) != "zoo.fast"]
+    wrong = {
+        name: found
+        for name, tree in parsed(elsewhere)
+        if (
+            found := subclasses_of_function(tree)
+            + (kernels(tree) if name.startswith("saccade/zoo/") else [])
+        )
+    }
+    assert not wrong, "move these to saccade/zoo/fast, and leave the plain form where they stood"
+
+
+def test_every_fast_form_names_the_plain_form_that_chooses_it():
+    """Whatever applies a gradient by hand has the plain form beside it, or says where it stands."""
+    wrong, n_found = [], 0
+    for file in sorted((PACKAGE / "zoo" / "fast").glob("*.py")):
+        by_hand = set(subclasses_of_function(ast.parse(file.read_text(encoding="utf-8"))))
+        for name, function in functions_of(file):
+            used = names_in(function)
+            if name.split(".")[0] in by_hand or not by_hand & used:
+                continue
+            n_found += 1
+            plain = re.search(r"Plain form: `([\w.]+)`", ast.get_docstring(function) or "")
+            if "is_fast" not in used and not (plain and chooses(plain[1], name)):
+                wrong.append(f"{name_of(file)}: {name}")
+    assert n_found >= 10
+    assert not wrong
 
 
 def test_every_file_is_named_for_what_it_holds():
@@ -200,6 +291,28 @@ def test_the_test_of_imports_lets_the_right_ones_pass():
 )
 def test_the_test_of_pickle_catches_what_it_should(source):
     assert pickling(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\nclass A(torch.autograd.Function): pass",
+        "from torch import autograd\nclass A(autograd.Function): pass",
+        "from torch.autograd import Function as F\nclass A(F): pass",
+        "from torch.autograd.function import Function\nclass A(Function): pass",
+    ],
+)
+def test_the_test_of_gradients_catches_what_it_should(source):
+    assert subclasses_of_function(ast.parse(source)) == ["A"]
+    assert not subclasses_of_function(ast.parse("class Function: pass\nclass A(Function): pass"))
+
+
+def test_the_test_of_kernels_catches_what_it_should():
+    source = "torch.mm(a, b, out=c)\ng = torch.ops.aten.tanh_backward\nnp.cumsum(a, out=c)"
+    assert kernels(ast.parse(source)) == [
+        "torch.mm(out=...)",
+        "torch.ops.aten.tanh_backward",
+    ]
 
 
 def modules_loaded_by(*command: str) -> set[str]:

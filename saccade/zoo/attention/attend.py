@@ -1,52 +1,29 @@
 """Attend: score every key, select, and read the values by the weights."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.autograd import Function
 
-from saccade.zoo.attention.additive_step import additive_step
-from saccade.zoo.attention.scores import AdditiveScore, Score, exponentials_of
+from saccade.zoo.attention.scores import AdditiveScore, Score
 from saccade.zoo.attention.select import Select, Selected, SoftSelect
-from saccade.zoo.fast.precision import apply_unrounded, whole
-
-# The weighted sum of the values, with a backward pass made for one query at a time.
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.soft_attention import StepMemory, additive_step, prepare_steps, read_one
 
 
 def read(
     weights: Float[Tensor, "batch query_pos key_pos"],
     values: Float[Tensor, "batch key_pos d_value"],
 ) -> Float[Tensor, "batch query_pos d_value"]:
-    """``context = sum_j weights[j] values[j]``; the same numbers as ``weights @ values``.
-
-    A decoder asks one query a step. The gradient of the values is then an outer product, and
-    torch's batched matrix product takes three times as long for it as a plain multiplication does.
+    """``context = sum_j weights[j] values[j]``.
 
     >>> read(torch.tensor([[[0.25, 0.75]]]), torch.tensor([[[0.0, 4.0], [8.0, 0.0]]]))
     tensor([[[6., 1.]]])
     """
-    if weights.shape[1] == 1 and torch.is_grad_enabled():
-        return apply_unrounded(_ReadOne, weights, values)
+    if is_fast() and weights.shape[1] == 1 and torch.is_grad_enabled():
+        return read_one(weights, values)
     return weights @ values
-
-
-class _ReadOne(Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor) -> Tensor:
-        ctx.save_for_backward(weights, values)
-        return weights @ values
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        (grad,) = grad_outputs
-        weights, values = ctx.saved_tensors
-        for_weights, for_values = ctx.needs_input_grad
-        return (
-            grad @ values.mT if for_weights else None,
-            weights.mT * grad if for_values else None,
-        )
 
 
 class Memory(NamedTuple):
@@ -58,7 +35,7 @@ class Memory(NamedTuple):
     mask: Bool[Tensor, "batch key_pos"]
     """True = may attend."""
     exponentials: Float[Tensor, "batch key_pos d_projected"] | None = None
-    """Of the keys, where they make a step quicker (`saccade.zoo.attention.scores`)."""
+    """Of the keys, where they make a step quicker (`saccade.zoo.fast.soft_attention`)."""
 
 
 class Attended(NamedTuple):
@@ -109,11 +86,9 @@ class Attention(nn.Module):
         if values is None:
             values = keys
         projected = self.score.project(keys)
-        if not self._is_one_step:
-            return Memory(projected, values, mask)
-        if torch.is_autocast_enabled(keys.device.type):  # here once, and not at every step
-            projected, values = whole(projected), whole(values)
-        return Memory(projected, values, mask, exponentials_of(projected))
+        if self._is_one_step and is_fast():
+            return Memory(*prepare_steps(projected, values, mask))
+        return Memory(projected, values, mask)
 
     def forward(
         self,
@@ -128,7 +103,7 @@ class Attention(nn.Module):
             previous: The weights of the step before, None at the first. A decoder may always hand
                 them over: only what looks back (the mixed score, monotonic select) takes them.
         """
-        if self._is_one_step and query.shape[1] == 1:
+        if self._is_one_step and query.shape[1] == 1 and is_fast():
             return self._step(query, memory)
         looking_back = (previous,)
         scores = self.score(query, memory.keys, *(looking_back if self.score.looks_back else ()))
@@ -142,13 +117,5 @@ class Attention(nn.Module):
     def _step(self, query: Float[Tensor, "batch 1 d_query"], memory: Memory) -> Attended:
         """The same for one query, where there is a quicker way."""
         assert isinstance(self.score, AdditiveScore)
-        read = additive_step(
-            query[:, 0],
-            memory.keys,
-            memory.values,
-            mask=memory.mask[:, None],
-            of_query=self.score.query_proj.weight,
-            v=self.score.score_proj.weight,
-            exponentials=memory.exponentials,
-        )
-        return Attended(*read)
+        of_query, v = self.score.query_proj.weight, self.score.score_proj.weight
+        return Attended(*additive_step(query[:, 0], StepMemory(*memory), of_query=of_query, v=v))

@@ -4,12 +4,12 @@ A mask is bool and True means "may attend", everywhere in the package. A row tha
 nothing gets zeros, never NaN, on the way forward and on the way back.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.autograd import Function
+
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.soft_attention import softmax_of_attended
 
 
 def padding_mask(lengths: Int[Tensor, " batch"], n: int) -> Bool[Tensor, "batch pos"]:
@@ -44,29 +44,9 @@ def masked_softmax(
     tensor([[0.5000, 0.5000, 0.0000],
             [0.0000, 0.0000, 0.0000]])
     """
-    return _MaskedSoftmax.apply(scores, mask)
-
-
-def unrecorded_softmax(
-    scores: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"]
-) -> Float[Tensor, "*shape"]:
-    """`masked_softmax` inside an operation that has a gradient of its own."""
-    return _filled(scores, mask).softmax(-1).mul_(mask)
-
-
-class _MaskedSoftmax(Function):
-    """One gradient for all of it: that of a softmax, which is zero by itself where a weight is."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        weights = unrecorded_softmax(scores, mask)
-        ctx.save_for_backward(weights)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
-        (grad,), (weights,) = grad_outputs, ctx.saved_tensors
-        return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype), None
+    if is_fast():
+        return softmax_of_attended(scores, mask)
+    return _filled(scores, mask).softmax(-1) * mask
 
 
 def masked_log_softmax(

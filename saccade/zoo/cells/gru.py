@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled
 from saccade.zoo.cells.kernel import run_kernel, weights_of
 from saccade.zoo.cells.lstm import keeping_bias
-from saccade.zoo.fast.precision import apply_unrounded
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.recurrence import attention_gru
 
 
 class GruGates(NamedTuple):
@@ -90,7 +89,7 @@ class GruCell(Cell[Tensor]):
         return run_kernel(self, self.kernel, inputs, state=state, mask=mask)
 
 
-# A GRU whose update gate is an attention weight, with the gradient of the whole loop by hand.
+# A GRU whose update gate is an attention weight.
 
 
 class AttentionGru(nn.Module):
@@ -127,63 +126,14 @@ class AttentionGru(nn.Module):
         weights: Float[Tensor, "batch fact"],
     ) -> Float[Tensor, "batch d_hidden"]:
         """The state after the last fact; one of weight 0 changes nothing."""
-        return apply_unrounded(_Loop, projected, weights, self.of_state.weight, self.of_state.bias)
-
-
-class _Loop(Function):
-    """The loop over the facts, in a third of the time of this one.
-
-    for part, weight in zip(projected.unbind(1), weights.unbind(1)):
-        reset, offered = part.chunk(2, 1)
-        own_reset, own = of_state(hidden).chunk(2, 1)
-        candidate = tanh(offered + sigmoid(reset + own_reset) * own)
-        hidden = hidden.lerp(candidate, weight[:, None])
-
-    The gradients of the weights, which autograd adds up step by step, are one product at the end.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, projected: Tensor, weights: Tensor, of_state: Tensor, bias: Tensor
-    ) -> Tensor:
-        batch, n, d = *projected.shape[:2], of_state.shape[1]
-        by_fact, gates = projected.transpose(0, 1), weights.T[:, :, None]
-        states = projected.new_zeros(n + 1, batch, d)
-        steps: list[Tensor] = []
-        for i in range(n):
-            own = torch.addmm(bias, states[i], of_state.T)
-            reset = (by_fact[i, :, :d] + own[:, :d]).sigmoid_()
-            candidate = torch.addcmul(by_fact[i, :, d:], reset, own[:, d:]).tanh_()
-            torch.lerp(states[i], candidate, gates[i], out=states[i + 1])
-            steps += [own[:, d:], reset, candidate]
-        ctx.save_for_backward(weights, of_state, states, *steps)
-        return states[n].clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        weights, of_state, states, *steps = ctx.saved_tensors
-        gates, to_hidden = weights.T[:, :, None], gradients[0]
-        n, batch, d = len(states) - 1, *to_hidden.shape
-        for_projected = states.new_empty(n, batch, 2 * d)
-        for_own = states.new_empty(n, batch, 2 * d)
-        for_weights = states.new_empty(n, batch)
-        for i in reversed(range(n)):
-            offered, reset, candidate = steps[3 * i : 3 * i + 3]
-            torch.sum(to_hidden * (candidate - states[i]), 1, out=for_weights[i])
-            taken = to_hidden * gates[i]
-            to_candidate = torch.ops.aten.tanh_backward(taken, candidate)
-            to_reset = torch.ops.aten.sigmoid_backward(to_candidate * offered, reset)
-            for_projected[i, :, :d] = for_own[i, :, :d] = to_reset
-            for_projected[i, :, d:] = to_candidate
-            torch.mul(to_candidate, reset, out=for_own[i, :, d:])
-            to_hidden = torch.addmm(to_hidden - taken, for_own[i], of_state)
-        flat = for_own.flatten(0, 1)
-        return (
-            for_projected.transpose(0, 1),
-            for_weights.T,
-            flat.T @ states[:-1].flatten(0, 1),
-            flat.sum(0),
-        )
+        own = self.of_state
+        if is_fast():
+            return attention_gru(projected, weights, of_state=own.weight, bias=own.bias)
+        hidden = projected.new_zeros(len(projected), own.in_features)
+        for fact, weight in zip(projected.unbind(1), weights.unbind(1), strict=True):
+            x_reset, x_candidate = fact.chunk(2, dim=1)
+            h_reset, h_candidate = own(hidden).chunk(2, dim=1)
+            reset = (x_reset + h_reset).sigmoid()
+            candidate = (x_candidate + reset * h_candidate).tanh()
+            hidden = weight[:, None] * candidate + (1 - weight[:, None]) * hidden
+        return hidden

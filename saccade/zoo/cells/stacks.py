@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.errors import UsageError, suggest
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.cell import (
     Cell,
     CellOutput,
@@ -30,6 +29,7 @@ from saccade.zoo.cells.simple import (
     irnn_cell,
 )
 from saccade.zoo.cells.unitary import UnitaryCell
+from saccade.zoo.fast.dropout import Dropout
 
 # Cells upon cells: each layer reads what the one below it put out.
 

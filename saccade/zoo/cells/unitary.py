@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from saccade.errors import UsageError
 from saccade.zoo.cells.cell import Cell, CellOutput
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.recurrence import scaled_modulus
 
 # Added to the squared modulus, so that its root has a gradient at zero; as in the authors' code.
 EPSILON = 1e-5
@@ -108,34 +110,11 @@ def modrelu(
     >>> modrelu(torch.tensor([[3.0, 0.3, 4.0, 0.4]]), torch.tensor([-1.0, -1.0]))
     tensor([[2.4000, 0.0000, 3.2000, 0.0000]])
     """
-    return _ModRelu.apply(total, bias)  # pyright: ignore[reportReturnType]
-
-
-class _ModRelu(torch.autograd.Function):
-    """By hand, because a step is little else: half the operations that autograd would take."""
-
-    @staticmethod
-    def forward(ctx: Any, total: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(total, bias)
-        pairs = total.unflatten(1, (2, -1))  # [batch, 2, n]
-        scale = torch.addcmul(bias.new_ones(()), bias, _inverse(pairs)).relu_()
-        return (pairs * scale[:, None]).flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        # Everything is computed again from the inputs, so that a second derivative is right too.
-        (grad,), (total, bias) = grad_outputs, ctx.saved_tensors
-        pairs, grads = total.unflatten(1, (2, -1)), grad.unflatten(1, (2, -1))
-        inverse = _inverse(pairs)
-        scale = torch.addcmul(bias.new_ones(()), bias, inverse).relu()
-        to_bias = (grads * pairs).sum(1) * (scale > 0) * inverse  # [batch, n]
-        # scale = 1 + bias * inverse, and d inverse / d pair = -inverse^3 * pair
-        along = pairs * (to_bias * bias * inverse.square())[:, None]
-        return (grads * scale[:, None] - along).flatten(1), to_bias.sum(0)
-
-
-def _inverse(pairs: Float[Tensor, "batch 2 n"]) -> Float[Tensor, "batch n"]:
-    return (pairs.square().sum(1) + EPSILON).rsqrt()
+    if is_fast():
+        return scaled_modulus(total, bias, EPSILON)
+    pairs = total.unflatten(1, (2, -1))  # [batch, 2, n]
+    modulus = (pairs.square().sum(1, keepdim=True) + EPSILON).sqrt()
+    return (pairs / modulus * (modulus + bias).relu()).flatten(1)
 
 
 def _reflect(

@@ -8,16 +8,15 @@ go through four stages, and each is a function here::
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from saccade.zoo.fast.precision import apply_unrounded
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.tape_heads import place_heads_at_once, write_one_head
 
 # The least product of two lengths to divide by: a slot that was never written has length 0, and
 # the slope of x/|x| is infinite there. One silent slot is enough to blow up a gradient.
@@ -66,15 +65,9 @@ def shift_weights(
     >>> shift_weights(torch.tensor([[[0.1, 0.2, 0.7]]]), on)
     tensor([[[0.7000, 0.1000, 0.2000]]])
     """
-    return (roll_weights(weights, shift.shape[2] // 2) @ shift[..., None])[..., 0]
-
-
-def roll_weights(
-    weights: Float[Tensor, "batch head slot"], reach: int
-) -> Float[Tensor, "batch head slot move"]:
-    """The weights after every move, from ``reach`` slots back to ``reach`` slots on."""
+    reach = shift.shape[2] // 2
     moved = [weights.roll(by, dims=2) if by else weights for by in range(-reach, reach + 1)]
-    return torch.stack(moved, dim=-1)
+    return (torch.stack(moved, dim=-1) @ shift[..., None])[..., 0]
 
 
 def sharpen_weights(
@@ -108,7 +101,7 @@ def locate(
     return sharpen_weights(shift_weights(mixed, shift), sharpness)
 
 
-# The weights of a head of a Neural Turing Machine in one go, with their gradient by hand.
+# The weights of a head of a Neural Turing Machine, from what its controller says.
 
 
 class HeadNumbers(NamedTuple):
@@ -148,12 +141,11 @@ def place_heads(
     """Squash what the controller says into range, and go through all stages of `addressing`.
 
     ``key`` is a tanh, the strength a softplus, the sharpness one more than a softplus, the gate a
-    sigmoid and the shift a softmax. While learning the gradient is computed by hand: a step of a
-    machine is many operations on small tensors, and autograd's way back has twice as many.
+    sigmoid and the shift a softmax.
     """
-    if torch.is_grad_enabled():
-        return apply_unrounded(_Place, emitted, memory, previous)
     said = cut(emitted, memory.shape[2])
+    if is_fast() and torch.is_grad_enabled():
+        return place_heads_at_once(*said, memory, previous, shortest=SHORTEST, tiny=TINY)
     strength, sharpness = functional.softplus(said.positive).unbind(2)
     content = content_weights(said.key.tanh(), memory, strength=strength)
     return locate(
@@ -163,78 +155,6 @@ def place_heads(
         shift=said.shift.softmax(-1),
         sharpness=1 + sharpness,
     )
-
-
-class _Place(Function):
-    @staticmethod
-    def forward(ctx: Any, emitted: Tensor, memory: Tensor, previous: Tensor) -> Tensor:
-        said = cut(emitted, memory.shape[2])
-        key, gate, shift = said.key.tanh(), said.gate.sigmoid(), said.shift.softmax(-1)
-        positive = functional.softplus(said.positive)
-        strength, sharpness = positive[..., :1], 1 + positive[..., 1:]  # [batch, head, 1] each
-        of_key = torch.linalg.vector_norm(key, dim=-1, keepdim=True)
-        of_slot = torch.linalg.vector_norm(memory, dim=-1)[:, None]
-        below = (of_key * of_slot).clamp_(min=SHORTEST)
-        cosine = (key @ memory.mT).div_(below)  # [batch, head, slot]
-        content = (strength * cosine).softmax(-1)
-        moved = roll_weights(torch.lerp(previous, content, gate), shift.shape[2] // 2)
-        log = (moved @ shift[..., None])[..., 0].add_(TINY).log_()
-        weights = (sharpness * log).softmax(-1)
-        ctx.save_for_backward(
-            *(emitted, memory, previous, key, gate, shift, strength, sharpness),
-            *(of_key, of_slot, below, cosine, content, moved, log, weights),
-        )
-        return weights
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        (to_weights,) = gradients
-        emitted, memory, previous, key, gate, shift, strength, sharpness = ctx.saved_tensors[:8]
-        of_key, of_slot, below, cosine, content, moved, log, weights = ctx.saved_tensors[8:]
-        to_power = _through_softmax(to_weights, weights)
-        to_sharpness = (to_power * log).sum(-1, keepdim=True)
-        to_moved = to_power.mul_(sharpness).div_(log.exp())  # [batch, head, slot]
-        to_shift = (to_moved[:, :, None] @ moved)[:, :, 0]
-        to_mixed = _rolled_back(to_moved, shift)
-        to_gate = (to_mixed * (content - previous)).sum(-1, keepdim=True)
-        to_content = to_mixed * gate
-        to_previous = to_mixed.sub_(to_content)
-        to_scores = _through_softmax(to_content, content)
-        to_strength = (to_scores * cosine).sum(-1, keepdim=True)
-        to_product = to_scores.mul_(strength).div_(below)
-        # The lengths take part where they were not too short to be divided by.
-        to_below = (to_product * cosine).neg_().mul_(below > SHORTEST)
-        to_of_key = (to_below * of_slot).sum(-1, keepdim=True)
-        to_of_slot = (to_below * of_key).sum(1)[..., None] / of_slot.mT.clamp_min(TINY)
-        to_key = torch.baddbmm(key * (to_of_key / of_key.clamp_min(TINY)), to_product, memory)
-        to_memory = torch.baddbmm(memory * to_of_slot, to_product.mT, key)
-        said = cut(emitted, memory.shape[2])
-        to_positive = torch.cat([to_strength, to_sharpness], dim=2) * said.positive.sigmoid()
-        to_emitted = [
-            torch.ops.aten.tanh_backward(to_key, key),
-            to_positive,
-            torch.ops.aten.sigmoid_backward(to_gate, gate),
-            _through_softmax(to_shift, shift),
-        ]
-        return torch.cat(to_emitted, dim=2), to_memory, to_previous
-
-
-def _through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
-    return torch.ops.aten._softmax_backward_data(gradient, weights, -1, weights.dtype)
-
-
-def _rolled_back(gradient: Tensor, shift: Tensor) -> Tensor:
-    """Of the weights before they were moved: each move the other way."""
-    by_move = (gradient[:, :, None] * shift[..., None]).unbind(2)  # [batch, head, slot] each
-    reach = len(by_move) // 2
-    total = by_move[reach].clone()
-    for by in range(1, reach + 1):
-        total += by_move[reach + by].roll(-by, dims=2)
-        total += by_move[reach - by].roll(by, dims=2)
-    return total
 
 
 # Slots that can be written: erase, then add.
@@ -257,31 +177,10 @@ def write_slots(
     tensor([[[5.],
              [1.]]])
     """
-    if weights.shape[1] == 1:
-        return apply_unrounded(_WriteOne, memory, weights, erase, add)
+    if is_fast() and weights.shape[1] == 1:
+        return write_one_head(memory, weights, erase=erase, add=add)
     kept = (1 - weights[..., None] * erase[:, :, None]).prod(1)  # [batch, slot, d_slot]
     return torch.baddbmm(memory * kept, weights.mT, add)
-
-
-class _WriteOne(Function):
-    """One head, the usual case: ``M + w (a - e M)``, and half of autograd's passes over memory."""
-
-    @staticmethod
-    def forward(ctx: Any, memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
-        ctx.save_for_backward(memory, weights, erase, add)
-        return torch.addcmul(memory, weights.mT, torch.addcmul(add, erase, memory, value=-1))
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides names
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, ...]:
-        (gradient,) = gradients
-        memory, weights, erase, add = ctx.saved_tensors
-        erased = gradient * memory
-        to_weights = add @ gradient.mT - erase @ erased.mT
-        to_memory = torch.addcmul(gradient, weights.mT, gradient * erase, value=-1)
-        return to_memory, to_weights, -(weights @ erased), weights @ gradient
 
 
 # Which slots are in use, and which are free to be written: the DNC's dynamic allocation.

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Attention, Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import make_score
 from saccade.zoo.attention.select import SoftSelect
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.cells.stacks import Bidirectional
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.cloze import FIRST_LABEL, GAP, ClozeBatch
 
 AsksFrom = Literal["ends", "gap"]

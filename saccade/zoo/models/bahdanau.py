@@ -12,13 +12,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Attention, Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import SoftSelect
-from saccade.zoo.cells.attending_gru import attending_gru
 from saccade.zoo.cells.gru import GruCell
+from saccade.zoo.cells.kernel import weights_of
 from saccade.zoo.cells.stacks import Bidirectional
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.recurrence import AttendedStates, AttendingGruWeights, attending_gru
+from saccade.zoo.fast.soft_attention import StepMemory
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 
@@ -57,7 +60,7 @@ class BahdanauTranslator(nn.Module):
     - 256 units where the paper has 1000, and 256 numbers a word where it has 620.
 
     `step` is one word, as above. In training all words are known: `features` runs attend and
-    update in one loop (`attending_gru`), and what does not wait for the step before, the words'
+    update in one loop (`attend_and_update`), and what does not wait for the step before, the words'
     share of the gates and all of the prediction, outside of it.
     """
 
@@ -110,18 +113,40 @@ class BahdanauTranslator(nn.Module):
         units = self.before_output(torch.cat([hidden, word, context], dim=-1))
         return torch.maximum(*units.chunk(2, dim=-1)) if self.is_maxout else units.tanh()
 
+    def attend_and_update(
+        self,
+        words: Float[Tensor, "batch pos d_embed"],
+        memory: Memory,
+        hidden: Float[Tensor, "batch d_hidden"],
+    ) -> AttendedStates:
+        """For each word: attend with the state before it, then update from word and context."""
+        projected = self.decoder.project(words.transpose(0, 1))  # [pos, batch, d_gates]
+        if is_fast():
+            return attending_gru(projected, StepMemory(*memory), hidden, weights=self._weights())
+        states, contexts = [], []
+        for word in projected:
+            context = self.attention(hidden[:, None], memory).context[:, 0]
+            hidden = self.decoder.advance(word + self.context_proj(context), hidden).output
+            states.append(hidden)
+            contexts.append(context)
+        return AttendedStates(torch.stack(states, dim=1), torch.stack(contexts, dim=1))
+
+    def _weights(self) -> AttendingGruWeights:
+        score, gates = self.attention.score, weights_of(self.decoder.kernel)
+        assert isinstance(score, AdditiveScore)
+        return AttendingGruWeights(
+            of_state=gates.of_state,
+            state_bias=gates.state_bias,
+            of_context=self.context_proj.weight,
+            of_query=score.query_proj.weight,
+            v=score.score_proj.weight,
+        )
+
     def features(self, batch: PairBatch) -> Float[Tensor, "token d_embed"]:
         """What ``output`` makes logits of, at the real target positions."""
         memory, hidden = self.read(batch.source, batch.source_mask)
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_embed]
-        states, contexts = attending_gru(
-            words,
-            memory,
-            hidden,
-            attention=self.attention,
-            cell=self.decoder,
-            context_weight=self.context_proj.weight,
-        )
+        states, contexts = self.attend_and_update(words, memory, hidden)
         real = batch.target_mask
         return self.dropout(self.deep_output(states[real], words[real], contexts[real]))
 

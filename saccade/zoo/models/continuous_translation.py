@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.simple import ElmanCell
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 

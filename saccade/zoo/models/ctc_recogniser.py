@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.cell import blank_padding
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.cells.stacks import Bidirectional
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.speech import Frames
 
 REACH = 2  # frames to each side that a convolution sees: 50 ms of speech, a bend of a letter

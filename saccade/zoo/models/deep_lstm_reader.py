@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.kernel import weights_of
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.cells.stacks import make_stack
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.models.attentive_reader import word_vectors
 from saccade.zoo.models.sequence_reader import influence
 from saccade.zoo.tasks.cloze import FIRST_LABEL, GAP, ClozeBatch

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.masks import masked_softmax
 from saccade.zoo.cells.gru import AttentionGru, GruCell
 from saccade.zoo.cells.stacks import Bidirectional
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.memories.facts import PAD, SentenceBags, fill_in
 from saccade.zoo.models.best_of import Answered
 from saccade.zoo.tasks.babi import StoryBatch

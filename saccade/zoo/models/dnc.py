@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.fast.precision import whole
+from saccade.zoo.fast.forms import whole
 from saccade.zoo.memories.addressing import (
     Links,
     allocation_weights,

@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Attention, Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import SoftSelect
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.cells.stacks import Bidirectional, make_stack
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 

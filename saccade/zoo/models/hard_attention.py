@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.gru import GruCell
 from saccade.zoo.decoding.stepper import Started, Stepped
-from saccade.zoo.fast.precision import whole
+from saccade.zoo.fast.dropout import Dropout
+from saccade.zoo.fast.forms import whole
 from saccade.zoo.objectives.reinforce import LearnedBaseline
 from saccade.zoo.objectives.variational import SampledBound, sampled_bound
 from saccade.zoo.tasks.pairs import PairBatch

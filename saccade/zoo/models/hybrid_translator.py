@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.zoo.attention.attend import Attention, Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import BilinearScore
 from saccade.zoo.attention.select import SoftSelect
 from saccade.zoo.cells.cell import map_tensors, tensors_of
 from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.cells.stacks import make_stack
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.rare_words import (
     END_OF_WORD,

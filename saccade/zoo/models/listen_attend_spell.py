@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Attention, Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import make_score
 from saccade.zoo.attention.select import make_select
 from saccade.zoo.cells.cell import select_rows
 from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.cells.stacks import Pyramid
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.speech import FrameBatch, Frames
 
 

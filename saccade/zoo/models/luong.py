@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.local import AlignedWindow, LocalAttention, PredictedWindow, Window
 from saccade.zoo.attention.scores import make_score
 from saccade.zoo.cells.stacks import make_stack
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 

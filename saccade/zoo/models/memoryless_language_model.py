@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.zoo.attention.dropout import Dropout
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.models.language_model import LanguageModel, Predicted
 from saccade.zoo.models.sequence_reader import influence
 from saccade.zoo.tasks.vocabulary import BOS

@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, nn, relu
 
-from saccade.zoo.fast.ram_gradient import GlimpsePath, GlimpseWeights, states_along
+from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.glimpse_path import GlimpseLayers, PatchAt, Path, glimpse_path
 from saccade.zoo.objectives.reinforce import LabelledBaseline
 from saccade.zoo.sensors.coordinates import check_images, unrounded
-from saccade.zoo.sensors.retina import Retina, SummedImages, sum_images
+from saccade.zoo.sensors.retina import Retina, sum_images
 
 # Where a model that draws its glimpses means to look next.
 
@@ -146,63 +147,69 @@ class Ram(nn.Module):
                 random policy are always drawn.
         """
         check_images(images, size=self.size)
-        path = self._walk(sum_images(images), n_samples=n_samples, is_drawn=is_drawn)
-        states = states_along(path, self._weights())
+        sums, shape = sum_images(images), (len(images), n_samples)
+
+        def patch_at(places: Float[Tensor, "rows 2"]) -> Float[Tensor, "rows d_patch"]:
+            patches = self.retina.look_again(sums, places.unflatten(0, shape))
+            return patches.flatten(2).flatten(0, 1)
+
+        # A row is a sample of an image, image by image.
+        places, states = self.path(patch_at, self._noise(math.prod(shape), is_drawn=is_drawn))
         before = states[:-1]
-        shape = (len(images), n_samples)
         return Glimpses(
             logits=self.answer(states).unflatten(1, shape).permute(2, 1, 0, 3),
-            centres=path.places.unflatten(1, shape).permute(2, 1, 0, 3),
-            log_prob=self._log_prob(path.places[1:], before).unflatten(1, shape).permute(2, 1, 0),
+            centres=places.unflatten(1, shape).permute(2, 1, 0, 3),
+            log_prob=self._log_prob(places[1:], before).unflatten(1, shape).permute(2, 1, 0),
             expected=self.baseline(before).unflatten(1, shape).permute(2, 1, 0, 3),
-            states=path.states.unflatten(1, shape).permute(2, 1, 0, 3),
+            states=states.detach().unflatten(1, shape).permute(2, 1, 0, 3),
         )
 
-    @torch.no_grad()
-    def _walk(self, images: SummedImages, *, n_samples: int, is_drawn: bool) -> GlimpsePath:
-        """The forward pass, glimpse by glimpse; rows are samples of images, image by image."""
-        n, weights = len(images.sums), self._weights()
-        path = _empty_path(weights, self.n_glimpses, n * n_samples)
-        centre = path.places.new_zeros(n, n_samples, 2)
-        noise = self._noise(path.places.view(-1, n, n_samples, 2), is_drawn=is_drawn)
-        for step, now in enumerate(map(GlimpsePath._make, zip(*path, strict=True))):
-            centre = noise[step] if self.policy == "random" else centre
-            now.places.copy_(centre.flatten(0, 1))
-            now.patches.copy_(self.retina.look_again(images, centre).flatten(2).flatten(0, 1))
-            # of_patch = relu(W patch + b), and so on, each into the room made for it
-            torch.addmm(weights.patch_bias, now.patches, weights.patch.T, out=now.of_patch).relu_()
-            torch.addmm(weights.place_bias, now.places, weights.place.T, out=now.of_place).relu_()
-            torch.addmm(weights.glimpse_bias, now.of_patch, weights.what.T, out=now.glimpses)
-            now.glimpses.addmm_(now.of_place, weights.where.T).relu_()
-            torch.addmm(weights.core_bias, now.glimpses, weights.read.T, out=now.states)
-            if step:
-                now.states.addmm_(path.states[step - 1], weights.keep.T)
-            now.states.relu_()
-            if step + 1 < self.n_glimpses:
-                centre = self.mean(now.states).view_as(centre) + noise[step]
-        return path
+    def path(self, patch_at: PatchAt, noise: Float[Tensor, "glimpse rows 2"]) -> Path:
+        """The paper's equations, glimpse by glimpse.
 
-    def _noise(
-        self, like: Float[Tensor, "glimpse batch sample 2"], *, is_drawn: bool
-    ) -> Float[Tensor, "glimpse batch sample 2"]:
-        """How far each next place is from the mean; or, if it is random, where it is."""
+        Args:
+            patch_at: What the retina sees at given places.
+            noise: As `place` takes it.
+        """
+        if is_fast():
+            return glimpse_path(self._layers(), noise, patch_at=patch_at, place_at=self.place)
+        h = noise.new_zeros(noise.shape[1], self.keep.in_features)
+        places, states = [], []
+        for step in range(self.n_glimpses):
+            place = self.place(noise, step, h).detach()  # a constant to the gradient
+            x = patch_at(place)
+            g = relu(self.what(relu(self.of_patch(x))) + self.where(relu(self.of_place(place))))
+            h = relu(self.keep(h) + self.read(g))
+            places.append(place)
+            states.append(h)
+        return Path(torch.stack(places), torch.stack(states))
+
+    def place(
+        self,
+        noise: Float[Tensor, "glimpse rows 2"],
+        step: int,
+        before: Float[Tensor, "rows d_hidden"],
+    ) -> Float[Tensor, "rows 2"]:
+        """Where glimpse ``step`` is, after a state.
+
+        Args:
+            noise: How far each next place is from its mean; or, if it is random, where it is.
+        """
         if self.policy == "random":
-            return 2 * torch.rand_like(like) - 1
-        return self.std * torch.randn_like(like) if is_drawn else torch.zeros_like(like)
+            return noise[step]
+        return self.mean(before) + noise[step - 1] if step else torch.zeros_like(noise[0])
 
-    def _weights(self) -> GlimpseWeights:
-        return GlimpseWeights(
-            patch=self.of_patch.weight,
-            patch_bias=self.of_patch.bias,
-            place=self.of_place.weight,
-            place_bias=self.of_place.bias,
-            what=self.what.weight,
-            where=self.where.weight,
-            glimpse_bias=self.what.bias,
-            read=self.read.weight,
-            keep=self.keep.weight,
-            core_bias=self.read.bias,
+    def _layers(self) -> GlimpseLayers:
+        return GlimpseLayers(
+            self.of_patch, self.of_place, self.what, self.where, self.read, self.keep
         )
+
+    def _noise(self, rows: int, *, is_drawn: bool) -> Float[Tensor, "glimpse rows 2"]:
+        """As `place` takes it."""
+        noise = self.keep.weight.new_empty(self.n_glimpses, rows, 2)
+        if self.policy == "random":
+            return 2 * torch.rand_like(noise) - 1
+        return self.std * torch.randn_like(noise) if is_drawn else torch.zeros_like(noise)
 
     def _log_prob(
         self, places: Float[Tensor, "chosen rows 2"], before: Float[Tensor, "chosen rows d_hidden"]
@@ -213,11 +220,3 @@ class Ram(nn.Module):
     def set_std(self, std: float) -> None:
         """Draw places more or less widely from now on."""
         self.std.fill_(std)
-
-
-def _empty_path(weights: GlimpseWeights, n_glimpses: int, rows: int) -> GlimpsePath:
-    """Room for all that is computed, so that nothing has to be put together afterwards."""
-    d_glimpse, d_patch = weights.patch.shape
-    d_hidden = len(weights.keep)
-    sizes = (d_patch, 2, d_glimpse, d_glimpse, d_hidden, d_hidden)
-    return GlimpsePath(*(weights.keep.new_empty(n_glimpses, rows, size) for size in sizes))

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.gru import GruCell
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.objectives.likelihood import sequence_log_probs
 from saccade.zoo.tasks.pairs import PairBatch, encode_pairs
 from saccade.zoo.tasks.tokenizers import Coder

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.cells.stacks import make_stack
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 

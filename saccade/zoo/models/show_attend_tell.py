@@ -13,13 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Attended, Memory, read
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import HardSelect, SoftSelect
 from saccade.zoo.cells.cell import map_tensors, select_rows
 from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.decoding.stepper import Started, Stepped
-from saccade.zoo.fast.precision import whole
+from saccade.zoo.fast.dropout import Dropout
+from saccade.zoo.fast.forms import whole
 from saccade.zoo.objectives.reinforce import LearnedBaseline
 from saccade.zoo.objectives.variational import sampled_bound
 from saccade.zoo.tasks.digit_captions import Sentences

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from saccade.errors import UsageError
 from saccade.trace.trace import Trace
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.multi_head import (
     KeysValues,
     LearnedPositions,
@@ -34,6 +33,7 @@ from saccade.zoo.attention.multi_head import (
     sinusoidal_positions,
 )
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 

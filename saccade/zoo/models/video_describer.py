@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import Attention, Memory
-from saccade.zoo.attention.dropout import Dropout
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import make_select
 from saccade.zoo.cells.cell import select_rows
 from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.decoding.stepper import Started, Stepped
+from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.models.image_encoders import ConvolutionalEncoder
 from saccade.zoo.sensors.coordinates import pixel_centres
 from saccade.zoo.tasks.digit_captions import Sentences

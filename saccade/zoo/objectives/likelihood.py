@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.zoo.attention.masks import masked_log_softmax
+from saccade.zoo.fast.cross_entropy import cross_entropy
+from saccade.zoo.fast.forms import is_fast
 
 
 class TokenLoss(NamedTuple):
@@ -46,54 +48,16 @@ def token_loss(
     tensor(8.3178)
     """
     n_tokens = targets.numel() if mask is None else int(mask.sum())
-    weight = None if mask is None else mask.flatten().to(logits.dtype)
-    loss, nll = _CrossEntropy.apply(
-        logits.flatten(0, -2), targets.flatten(), weight, smoothing, max(1, n_tokens)
-    )
-    return TokenLoss(loss, nll, n_tokens)
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """The mean smoothed and the summed plain cross-entropy, with their gradient by hand.
-
-    ``softmax - target``, made in one piece of memory of the size of the logits where autograd makes
-    three: for small models with large vocabularies that is a good part of a training step.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Float[Tensor, "n d_vocab"],
-        targets: Int[Tensor, " n"],
-        weight: Float[Tensor, " n"] | None,
-        smoothing: float,
-        n_tokens: int,
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        # Half-precision sums over a vocabulary are too coarse.
-        exact = torch.promote_types(logits.dtype, torch.float32)
-        log_probs = logits.log_softmax(-1, dtype=exact)
-        ctx.save_for_backward(log_probs, targets, weight)
-        ctx.smoothing, ctx.n_tokens, ctx.dtype = smoothing, n_tokens, logits.dtype
-        nll = -log_probs.gather(1, targets[:, None])[:, 0]
-        loss = nll if smoothing == 0 else nll.lerp(-log_probs.mean(-1), smoothing)
-        if weight is not None:
-            # Not a product: the loss of a position that does not count may be infinite.
-            loss, nll = (torch.where(weight > 0, each, 0.0) for each in (loss, nll))
-        nll = nll.sum()
-        ctx.mark_non_differentiable(nll)
-        return loss.sum() / n_tokens, nll
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        log_probs, targets, weight = ctx.saved_tensors
-        gradient = log_probs.exp()  # not in place: the graph may be used a second time
-        if ctx.smoothing:
-            gradient.sub_(ctx.smoothing / gradient.shape[1])
-        right = gradient.new_full((len(targets), 1), ctx.smoothing - 1)
-        gradient.scatter_add_(1, targets[:, None], right)
-        scale = gradients[0] / ctx.n_tokens
-        gradient.mul_(scale if weight is None else (weight * scale)[:, None])
-        return gradient.to(ctx.dtype), None, None, None, None
+    n = max(1, n_tokens)
+    if is_fast():
+        return TokenLoss(*cross_entropy(logits, targets, mask, smoothing, n), n_tokens)
+    if mask is not None:
+        logits, targets = logits[mask], targets[mask]
+    log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    nll = -log_probs.gather(-1, targets[..., None])[..., 0]
+    # Not smoothed by 0 either: that times the logarithm of a symbol ruled out is not a number.
+    smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(-1) if smoothing else nll
+    return TokenLoss(smoothed.sum() / n, nll.detach().sum(), n_tokens)
 
 
 # The likelihood of whole sequences, from logits that were asked for at real positions only.

@@ -1,10 +1,17 @@
-"""Heads are placed in one go as in stages, and the gradient by hand is the right one."""
+"""Heads are placed and write in one go as in stages, and the gradients by hand are right."""
 
 import pytest
 import torch
 from torch.nn import functional
 
-from saccade.zoo.memories.addressing import content_weights, cut, locate, move_on, place_heads
+from saccade.zoo.memories.addressing import (
+    content_weights,
+    cut,
+    locate,
+    move_on,
+    place_heads,
+    write_slots,
+)
 
 BATCH, HEADS, SLOTS, WIDTH = 2, 3, 7, 5
 
@@ -41,6 +48,21 @@ def test_weights_and_gradients_agree_with_the_stages_one_by_one(reach):
     wanted = torch.autograd.grad((expected * factor).sum(), inputs)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_both_forms_of_placing_agree(reach, assert_forms_agree):
+    assert_forms_agree(place_heads, given(reach, dtype=torch.float64))
+
+
+def test_both_forms_of_writing_agree(assert_forms_agree):
+    chance = torch.Generator().manual_seed(4)
+    sizes = ((BATCH, SLOTS, WIDTH), (BATCH, 1, SLOTS), (BATCH, 1, WIDTH), (BATCH, 1, WIDTH))
+    leaves = [torch.randn(size, generator=chance).double().requires_grad_() for size in sizes]
+    assert_forms_agree(
+        lambda memory, weights, erase, add: write_slots(memory, weights, erase=erase, add=add),
+        leaves,
+    )
 
 
 def test_without_gradients_the_weights_are_the_same():

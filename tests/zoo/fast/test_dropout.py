@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.zoo.attention.dropout import Dropout
+from saccade.zoo.fast.dropout import Dropout
 
 
 def drop(p: float, x: torch.Tensor, seed: int = 0) -> torch.Tensor:

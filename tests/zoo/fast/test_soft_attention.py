@@ -1,11 +1,20 @@
-"""One step of a softmax of additive scores, against the same in plain operators of torch."""
+"""Attention by softmax with gradients by hand, against the same in plain operators of torch."""
 
 import pytest
 import torch
 from torch.nn import functional
 
-from saccade.zoo.attention.additive_step import additive_step
-from saccade.zoo.attention.scores import LARGEST_KEY, exponentials_of
+from saccade.zoo.attention.attend import Attention, read
+from saccade.zoo.attention.masks import masked_softmax
+from saccade.zoo.attention.scores import AdditiveScore
+from saccade.zoo.attention.select import SoftSelect
+from saccade.zoo.fast.forms import plain_forms
+from saccade.zoo.fast.soft_attention import (
+    LARGEST_KEY,
+    StepMemory,
+    additive_step,
+    exponentials_of,
+)
 
 BATCH, KEYS, D_QUERY, D_SCORE, D_VALUE = 3, 5, 13, 7, 11
 
@@ -25,9 +34,8 @@ MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])[:, None
 
 
 def step(query, keys, values, weight, v, *, exponentials=None):
-    return additive_step(
-        query, keys, values, mask=MASK, of_query=weight, v=v, exponentials=exponentials
-    )
+    memory = StepMemory(keys, values, MASK[:, 0], exponentials)
+    return additive_step(query, memory, of_query=weight, v=v)
 
 
 def plain(query, keys, values, weight, v):
@@ -103,3 +111,67 @@ def test_automatic_mixed_precision_goes_through(given):
     exact[0].sum().backward()
     for each, wanted in zip((query, keys, values, weight, v), given, strict=True):
         torch.testing.assert_close(each.grad.double(), wanted.grad, atol=0.05, rtol=0.05)
+
+
+def test_both_forms_of_the_masked_softmax_agree(assert_forms_agree):
+    chance = torch.Generator().manual_seed(3)
+    scores = torch.randn(BATCH, 2, KEYS, generator=chance, dtype=torch.float64).requires_grad_()
+    assert_forms_agree(lambda x: masked_softmax(x, MASK), [scores])
+
+
+def test_both_forms_of_the_read_agree(given, assert_forms_agree):
+    chance = torch.Generator().manual_seed(4)
+    weights = torch.rand(BATCH, 1, KEYS, generator=chance, dtype=torch.float64).requires_grad_()
+    assert_forms_agree(read, [weights, given[2]])
+
+
+@pytest.fixture
+def attention():
+    torch.manual_seed(5)
+    score = AdditiveScore(d_query=D_QUERY, d_key=D_VALUE, d_hidden=D_SCORE)
+    return Attention(score, SoftSelect()).double()
+
+
+@pytest.mark.parametrize("n_queries", [1, 2])
+def test_both_forms_of_additive_scores_agree(attention, given, n_queries, assert_forms_agree):
+    chance = torch.Generator().manual_seed(6)
+    query = torch.randn(BATCH, n_queries, D_QUERY, generator=chance, dtype=torch.float64)
+    score = attention.score
+    assert_forms_agree(
+        lambda query, keys, *_: score(query, score.project(keys)),
+        [query.requires_grad_(), given[2], *score.parameters()],
+    )
+
+
+@pytest.mark.parametrize("n_queries", [1, 2])
+def test_both_forms_of_attention_agree(attention, given, n_queries, assert_forms_agree):
+    chance = torch.Generator().manual_seed(6)
+    query = torch.randn(BATCH, n_queries, D_QUERY, generator=chance, dtype=torch.float64)
+
+    def attend(query, keys, *_):
+        attended = attention(query, attention.remember(keys, mask=MASK[:, 0]))
+        return attended.context, attended.weights
+
+    assert_forms_agree(attend, [query.requires_grad_(), given[2], *attention.parameters()])
+
+
+def test_the_plain_form_has_second_derivatives(attention, given):
+    query, keys = given[0].detach()[:, None].requires_grad_(), given[2]
+
+    def attend(query, keys):
+        return attention(query, attention.remember(keys, mask=MASK[:, 0])).context
+
+    with plain_forms():
+        assert torch.autograd.gradgradcheck(attend, (query, keys))
+
+
+def test_a_memory_made_in_one_form_can_be_asked_in_the_other(attention, given):
+    query = given[0].detach()[:, None]
+    prepared = attention.remember(given[2], mask=MASK[:, 0])
+    with plain_forms():
+        plain = attention.remember(given[2], mask=MASK[:, 0])
+        expected = attention(query, prepared)
+    assert prepared.exponentials is not None and plain.exponentials is None
+    found = attention(query, plain)
+    torch.testing.assert_close(found.context, expected.context)
+    torch.testing.assert_close(found.weights, expected.weights)
