@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled
-from saccade.zoo.cells.kernel import run_kernel, weights_of
+from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled, run_kernel, weights_of
 from saccade.zoo.cells.lstm import keeping_bias
 from saccade.zoo.fast.forms import is_fast
 from saccade.zoo.fast.recurrence import attention_gru

@@ -14,8 +14,8 @@ from saccade.zoo.cells.cell import (
     blank_padding,
     is_right_padded,
     last_step,
+    weights_of,
 )
-from saccade.zoo.cells.kernel import weights_of
 
 # Gates that begin open for as long as the task may ask.
 

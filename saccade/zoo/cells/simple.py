@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled, blank_padding
-from saccade.zoo.cells.kernel import run_kernel, weights_of
+from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled, blank_padding, run_kernel, weights_of
 
 # The Elman cell: the hidden units read their own last values.
 

@@ -1,1 +1,1 @@
-"""Hand-written gradients and kernels, each chosen in one line beside the plain form it stands for."""
+"""Hand-written gradients and kernels, each chosen in one line above its plain form."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from saccade.zoo.attention.attend import Attention, Memory
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import SoftSelect
+from saccade.zoo.cells.cell import weights_of
 from saccade.zoo.cells.gru import GruCell
-from saccade.zoo.cells.kernel import weights_of
 from saccade.zoo.cells.stacks import Bidirectional
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.cells.kernel import weights_of
+from saccade.zoo.cells.cell import weights_of
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.cells.stacks import make_stack
 from saccade.zoo.fast.dropout import Dropout

@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.cells.cell import LearnedStart
-from saccade.zoo.cells.kernel import weights_of
+from saccade.zoo.cells.cell import LearnedStart, weights_of
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.objectives.variational import gaussian_kl
 from saccade.zoo.sensors.coordinates import check_images

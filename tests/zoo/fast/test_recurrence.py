@@ -6,8 +6,8 @@ import torch
 from saccade.zoo.attention.attend import Attention
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import SoftSelect
+from saccade.zoo.cells.cell import weights_of
 from saccade.zoo.cells.gru import AttentionGru, GruCell
-from saccade.zoo.cells.kernel import weights_of
 from saccade.zoo.cells.unitary import UnitaryCell, modrelu
 from saccade.zoo.fast.forms import plain_forms
 from saccade.zoo.fast.recurrence import AttendingGruWeights, attending_gru
