@@ -74,7 +74,7 @@ def test_lenses_without_figures_are_described_without_them(fit, tmp_path):
         (["--corpus", "nowhere.txt"], 1, "no such file: nowhere.txt"),
         (["--model", "./nowhere"], 1, "nowhere"),
         (["--kind", "densee"], 2, "no lens kind 'densee'"),
-        (["--kind", "dense"], 2, "a dense lens has no closed form; use train"),
+        (["--kind", "dense"], 2, "a dense lens cannot be fitted by closed-form; use train"),
         (["--objective", "k"], 2, "no objective 'k'"),
         (["--method", "polished"], 2, "'polished' is not one of"),
         (["--window", "9999"], 2, "tokens: 1500 is less than 19998"),

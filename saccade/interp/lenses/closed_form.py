@@ -38,6 +38,7 @@ from saccade.interp.lenses.statistics import Covariances, Statistics, damped_inv
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.gather import Fit, Gathered
 
 # Relative to the mean variance of z.
 WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
@@ -56,6 +57,9 @@ POSITIONS_PER_FEATURE = 32
 SHARED_LAYERS = 6
 # How strongly a head is held to what is best for all, in units of the mean curvature.
 LOYALTY = 2.0
+# Of the held-out positions, which come in a random order: enough to choose five numbers a head. The
+# polish chooses among states of 37 thousand numbers, and needs all of them.
+FEW, FEW_WORDS = 128, 1024
 # The terms of all these layers are only kept between steps where they are no larger.
 TERMS_BYTES = 256 * 2**20
 
@@ -76,6 +80,19 @@ class Curvature(NamedTuple):
 
     gradient: Float[Tensor, "head kind"]
     hessian: Float[Tensor, "head kind kind"]
+
+
+def solve_gathered(model: LanguageModel, gathered: Gathered, seed: int) -> dict[int, HeadLens]:
+    """The lenses of every layer, from what one pass over a text leaves."""
+    constant, sample = constant_lens(gathered.statistics), gathered.held_out()
+    held_out = HeldOut.of(model, sample[:FEW], constant, seed=seed, n_words=FEW_WORDS)
+    return solve(model, gathered.statistics, held_out, z=sample.z)
+
+
+def solved_layers(fit: Fit) -> dict[int, HeadLens]:
+    """The lenses of those layers that are asked for."""
+    solved = solve_gathered(fit.model, fit.gathered, fit.config.seed)
+    return {layer: solved[layer] for layer in fit.layers}
 
 
 @torch.no_grad()

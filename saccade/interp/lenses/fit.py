@@ -1,13 +1,13 @@
-"""Fit the lenses of a model: the front door to the closed form, the polish and plain training."""
+"""Fit the lenses of a model: read the text, let the kind of lens fit itself, check, save."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Int
@@ -15,20 +15,23 @@ from torch import Tensor
 
 from saccade.distributed import Processes, joined
 from saccade.errors import LensError, UsageError, suggest
-from saccade.interp.heads.capture import capture
 from saccade.interp.lenses.batches import Batches, CorpusBatches, SelfBatches
-from saccade.interp.lenses.closed_form import constant_lens, solve
+from saccade.interp.lenses.closed_form import constant_lens
 from saccade.interp.lenses.corpus import Corpus, read_corpus
 from saccade.interp.lenses.fit_config import FitConfig
-from saccade.interp.lenses.gather import Gathered, Progress, UnfinishedFit, gather, unfinished_fit
-from saccade.interp.lenses.gradient import GradientConfig, find_objective, train
-from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.gather import (
+    Fit,
+    Gathered,
+    Progress,
+    UnfinishedFit,
+    gather,
+    unfinished_fit,
+)
+from saccade.interp.lenses.gradient import find_objective
 from saccade.interp.lenses.held_out import HeldOut
-from saccade.interp.lenses.jacobian_lens import fit_jacobian
-from saccade.interp.lenses.lens import Lens, lens_kind
+from saccade.interp.lenses.lens import Lens, Method, needs_residual
+from saccade.interp.lenses.lens_kinds import fitted_kinds, kinds_fitted_by, lens_kind
 from saccade.interp.lenses.lens_set import Lenses, Made
-from saccade.interp.lenses.polish import PolishConfig, polish
-from saccade.interp.lenses.residual_lenses import ResidualStatistics, TunedLens, tuned_from
 from saccade.interp.lenses.self_text import WINDOW
 
 if TYPE_CHECKING:
@@ -47,8 +50,8 @@ def checked(model: LanguageModel, config: FitConfig, *, is_own_text: bool = Fals
     Raises:
         UsageError: the settings contradict each other or the model.
     """
-    if config.method == "published":
-        config = replace(config, kind="dense")
+    if len(kinds := kinds_fitted_by(config.method)) == 1:
+        config = replace(config, kind=kinds[0])  # a recipe of this kind alone
     lens_kind(config.kind)
     find_objective(config.objective)
     for layer in config.layers:
@@ -91,25 +94,31 @@ def _bad_numbers(config: FitConfig, *, least_tokens: int) -> list[str]:
 
 
 def _contradictions(config: FitConfig) -> list[str]:
-    found = []
-    if config.method in ("closed-form", "polish") and config.objective != "kl":
-        found.append(f"objective: {config.method} minimises kl, not {config.objective}; use train")
-    if config.method == "closed-form" and config.kind not in ("head", "jacobian", "tuned"):
-        found.append(f"method: a {config.kind} lens has no closed form; use train")
-    if config.method == "train" and config.kind == "jacobian":
-        found.append("method: a jacobian lens is the model's own slope, not trained; leave it out")
-    if config.method == "polish" and config.kind not in ("head", "tuned"):
-        found.append(f"method: a {config.kind} lens cannot be polished; use train")
-    if config.layers and config.kind == "head" and config.method != "train":
-        found.append("layers: the closed form gives all layers at once; leave them out")
+    methods = lens_kind(config.kind).methods()
+    if not methods:
+        kinds = ", ".join(fitted_kinds())
+        return [f"kind: a {config.kind} lens has nothing to fit; these have: {kinds}"]
+    if config.method not in get_args(get_type_hints(FitConfig)["method"]):
+        return []  # the names have been told
+    if config.method not in methods:
+        others = " or ".join(methods)
+        return [f"method: a {config.kind} lens cannot be fitted by {config.method}; use {others}"]
+    method, found = methods[config.method], []
+    if config.objective != FitConfig.objective and not method.takes_objective:
+        free = [name for name, each in methods.items() if each.takes_objective]
+        way_out = f"use {' or '.join(free)}" if free else "leave it out"
+        found.append(
+            f"objective: {config.method} has one of its own, not {config.objective}; {way_out}"
+        )
+    if config.layers and method.keeps_sums:
+        found.append(f"layers: {config.method} gives all layers at once; leave them out")
     return found
 
 
 SELF = "self"
-# Of the held-out positions, which come in a random order: enough to choose five numbers a head. The
-# polish chooses among states of 37 thousand numbers, and needs all of them.
-FEW, FEW_WORDS = 128, 1024
 SELF_ROWS = 96
+# Held-out positions for the first figure of a lens; they come in a random order.
+QUICK_POSITIONS = 128
 
 
 def fit_lenses(
@@ -194,126 +203,67 @@ def _fitted(
     unfinished: UnfinishedFit,
     progress: Progress | None,
 ) -> Lenses:
+    method = _method(config)
     with unfinished.stage("reading") as checkpoint:
         gathered = gather(
             model, batches, processes=processes, checkpoint=checkpoint, progress=progress
         )
-    lenses = from_statistics(model, gathered, _made(model, batches, config))
-    text = _text(gathered, batches)
-    if config.method == "polish" and config.kind == "head":
-        own = _given(config, PolishConfig(rows=config.rows, seed=config.seed))
-        heads = {k: v for k, v in lenses.by_layer.items() if isinstance(v, HeadLens)}
-        held_out = HeldOut.of(model, gathered.held_out(), lenses.constant, seed=config.seed)
-        with unfinished.stage("polishing") as checkpoint:
-            polish(
-                model,
-                heads,
-                gathered.statistics,
-                held_out,
-                text,
-                config=own,
-                processes=processes,
-                checkpoint=checkpoint,
-                progress=progress,
-            )
-    elif config.kind != "head" or config.method == "train":
-        windows = _windows(gathered)[batches.held_out_rows()]
-        lenses = _trained(model, lenses, text, windows, config, processes, unfinished, progress)
-    return score_quickly(lenses)
+    gathered.held_out()  # refuses a text that leaves nothing to choose with
+    fit = Fit(
+        model=model,
+        config=config,
+        gathered=gathered,
+        constant=constant_lens(gathered.statistics).to(model.unembedding.weight.device),
+        text=_text(gathered, batches),
+        held_out=_windows(gathered)[batches.held_out_rows()],
+        processes=processes,
+        unfinished=unfinished,
+        progress=progress,
+    )
+    by_layer = method.run(fit)
+    _refuse_strange(by_layer, config.kind, fit.layers)
+    lenses = _bound(model, by_layer, gathered, _made(model, batches, config))
+    return score_quickly(lenses if method.keeps_sums else replace(lenses, statistics=None))
 
 
 def from_statistics(model: LanguageModel, gathered: Gathered, made: Made) -> Lenses:
-    """The closed form, from sums and held-out positions."""
-    constant = constant_lens(gathered.statistics)
-    sample = gathered.held_out()
-    held_out = HeldOut.of(model, sample[:FEW], constant, seed=made.seed, n_words=FEW_WORDS)
+    """The closed form of a kind, from sums and held-out positions."""
+    method = lens_kind(made.kind).methods()[made.method]
+    assert method.solve is not None, f"{made.method} needs more than sums"
+    by_layer = method.solve(model, gathered, made.seed)
+    _refuse_strange(by_layer, made.kind, gathered.statistics.layers)
+    return _bound(model, by_layer, gathered, made)
+
+
+def _method(config: FitConfig) -> Method:
+    methods = lens_kind(config.kind).methods()
+    assert config.method in methods, "the settings have been checked"
+    return methods[config.method]
+
+
+def _bound(
+    model: LanguageModel, by_layer: Mapping[int, Lens], gathered: Gathered, made: Made
+) -> Lenses:
     return Lenses(
         model=model,
-        by_layer=dict(solve(model, gathered.statistics, held_out, z=sample.z)),
-        constant=constant.to(model.unembedding.weight.device),
+        by_layer={layer: lens.requires_grad_(False) for layer, lens in by_layer.items()},
+        constant=constant_lens(gathered.statistics).to(model.unembedding.weight.device),
         made=made,
         statistics=gathered.statistics,
-        held_out=sample,
+        held_out=gathered.held_out(),
     )
 
 
-def _trained(
-    model: LanguageModel,
-    start: Lenses,
-    text: Corpus,
-    held_out: Int[Tensor, "window pos"],
-    config: FitConfig,
-    processes: Processes,
-    unfinished: UnfinishedFit,
-    progress: Progress | None,
-) -> Lenses:
-    layers = config.layers or tuple(at.index for at in model.layers)
-    kind = lens_kind(config.kind)
-    by_layer: dict[int, Lens] = {
-        layer: start.by_layer[layer] if config.kind == "head" else kind.start(model, layer)
-        for layer in layers
-    }
-    if config.kind == "tuned" and config.method != "train":
-        solved = _solve_tuned(model, text, config.rows, processes, progress)
-        by_layer = {layer: solved[layer] for layer in layers}
-    if config.kind == "jacobian":
-        # Every process follows the whole text: the lenses are the same on all of them.
-        by_layer = dict(
-            fit_jacobian(
-                model,
-                text.windows,
-                start.constant,
-                layers=layers,
-                seed=config.seed,
-                progress=progress,
-            )
+def _refuse_strange(by_layer: Mapping[int, Lens], name: str, layers: Sequence[int]) -> None:
+    """What a kind of the user's own gives may be anything; it has to be found again when loaded."""
+    kind = lens_kind(name)
+    given = {layer: type(lens).__name__ for layer, lens in by_layer.items()}
+    if set(given) != set(layers) or not all(isinstance(each, kind) for each in by_layer.values()):
+        raise LensError(
+            f"the fit of {name} lenses has to give a {kind.__name__} for each of the layers "
+            f"{list(layers)}, got {given}",
+            hint="return a dict from layer to lens from the method; see docs/guide/own-lens.md",
         )
-    if config.method != "closed-form":
-        own = GradientConfig(
-            over=config.over, positions=config.positions, rows=config.rows, seed=config.seed
-        )
-        with unfinished.stage("training") as checkpoint:
-            train(
-                model,
-                by_layer,
-                find_objective(config.objective),
-                text,
-                config=_given(config, own),
-                processes=processes,
-                held_out=held_out,
-                checkpoint=checkpoint,
-                progress=progress,
-            )
-    return replace(start, by_layer=by_layer, statistics=None)
-
-
-def _solve_tuned(
-    model: LanguageModel,
-    text: Corpus,
-    rows: int,
-    processes: Processes,
-    progress: Progress | None,
-) -> dict[int, TunedLens]:
-    sums = ResidualStatistics.empty(model)
-    mine = text.windows.split(rows)[processes.rank :: processes.world]
-    for count, ids in enumerate(mine, start=1):
-        sums.add(capture(model, ids.to(model.device), residual=True), model.is_text(ids))
-        if progress:
-            progress("reading the residual stream", count, len(mine))
-    processes.add_up(sums.sums.values())
-    return tuned_from(model, sums)
-
-
-_Own = TypeVar("_Own", PolishConfig, GradientConfig)
-
-
-def _given(config: FitConfig, own: _Own) -> _Own:
-    """The method's own numbers, where the user gave none."""
-    if config.steps:
-        own = replace(own, steps=config.steps)
-    if config.learning_rate:
-        own = replace(own, learning_rate=config.learning_rate)
-    return own
 
 
 def _text(gathered: Gathered, batches: Batches) -> Corpus:
@@ -333,9 +283,10 @@ def score_quickly(lenses: Lenses) -> Lenses:
     something from one that does not. `evaluate_lenses` measures on all words and text of your own.
     """
     sample = lenses.held_out
-    if sample is None or any(lens.site != "head" for lens in lenses.by_layer.values()):
+    if sample is None or any(needs_residual(lens.site) for lens in lenses.by_layer.values()):
         return lenses
-    held_out = HeldOut.of(lenses.model, sample[:FEW], lenses.constant, seed=lenses.made.seed + 1)
+    some = sample[:QUICK_POSITIONS]
+    held_out = HeldOut.of(lenses.model, some, lenses.constant, seed=lenses.made.seed + 1)
     constant = held_out.constant_kl()
     found = {str(k): held_out.kl(lens, k) for k, lens in lenses.by_layer.items()}
     kl = {layer: values.tolist() for layer, values in found.items()}
@@ -381,7 +332,7 @@ def merge_lenses(parts: Sequence[Lenses]) -> Lenses:
     one fit (`saccade.interp.lenses.batches.priorities`).
 
     Raises:
-        LensError: the parts are of several models, hold no sums, or share a text.
+        LensError: the parts are of several models or kinds, hold no sums, or share a text.
     """
     if len(parts) < 2:
         raise UsageError(
@@ -416,7 +367,14 @@ def _check(part: Lenses, first: Lenses) -> None:
             f"those of {first.made.model} ({first.made.model_fingerprint})",
             hint="merge only lenses that were fitted for one model",
         )
-    if part.statistics is None or part.held_out is None or part.made.method != "closed-form":
+    if part.made.kind != first.made.kind:
+        raise LensError(
+            f"cannot merge {part.made.kind} lenses with {first.made.kind} lenses",
+            hint="merge only lenses of one kind",
+        )
+    method = lens_kind(part.made.kind).methods().get(part.made.method)
+    can_merge = method is not None and method.solve is not None
+    if part.statistics is None or part.held_out is None or not can_merge:
         raise LensError(
             f"lenses made by {part.made.method} on {part.made.corpus} hold no sums to merge",
             hint="merge lenses that were fitted with `--method closed-form`",

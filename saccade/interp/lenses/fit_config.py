@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from saccade.store.schema import Seed
 
@@ -39,3 +39,12 @@ class FitConfig:
     """Train one loss a head (the paper), or one for the sum of a layer's lenses (its code)."""
     positions: Literal["all", "last"] = "all"
     """Train on all positions of a window, or on the last only (the paper's code)."""
+
+    def given_numbers(self) -> dict[str, Any]:
+        """The numbers of gradient steps that were given; the others are the method's own.
+
+        >>> FitConfig(steps=7).given_numbers()
+        {'steps': 7}
+        """
+        numbers = {"steps": self.steps, "learning_rate": self.learning_rate}
+        return {name: value for name, value in numbers.items() if value}

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade import __version__
 from saccade.distributed import Processes, noticing_interrupts
 from saccade.errors import CorpusError, ModelError, StoreError
+from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.lenses.batches import Batch, Batches, priorities, row_hashes
+from saccade.interp.lenses.corpus import Corpus
+from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.held_out import Sample
 from saccade.interp.lenses.statistics import Statistics
 from saccade.store.atomic import Hold, locked, write_refused
@@ -321,3 +325,70 @@ def _share(gathered: Gathered, model: LanguageModel, processes: Processes) -> No
         for rank, (text, sizes) in enumerate(zip(texts, counts, strict=True))
         for k, part in enumerate(text.split([int(n) for n in sizes]))
     }
+
+
+# What a kind of lens is given to fit itself with.
+
+
+@runtime_checkable
+class Sums(Protocol):
+    """Sums of a kind's own over a text: those of two parts of it add up."""
+
+    sums: dict[str, Tensor]
+
+    def add(self, captured: Captured, is_text: Bool[Tensor, "batch pos"] | None = None) -> None:
+        """Add the positions of a run; False = a position to leave out (a special token)."""
+        ...
+
+
+_Sums = TypeVar("_Sums", bound=Sums)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fit whose text has been read once, and all that a method may use (`Lens.methods`)."""
+
+    model: LanguageModel
+    config: FitConfig
+    gathered: Gathered
+    """Sums of that pass, and held-out positions."""
+    constant: Float[Tensor, " d_vocab"]
+    """The log of the mean predicted distribution."""
+    text: Corpus
+    """The windows that are fitted on, to be read again."""
+    held_out: Int[Tensor, "window pos"]
+    """Windows that are not among them, to choose with."""
+    processes: Processes
+    unfinished: UnfinishedFit
+    """Where the stages of a method leave checkpoints."""
+    progress: Progress | None = None
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Those that are asked for; all of the model otherwise."""
+        return self.config.layers or tuple(at.index for at in self.model.layers)
+
+    @torch.no_grad()
+    def add_up(self, sums: _Sums) -> _Sums:
+        """Read the text once more, with the residual stream, into sums of a kind's own.
+
+        Processes share the text and all hold the sums of all at the end. An interrupted pass
+        resumes where it was.
+        """
+        mine = self.text.windows.split(self.config.rows)
+        mine = mine[self.processes.rank :: self.processes.world]
+        with self.unfinished.stage(type(sums).__name__) as checkpoint:
+            saved = checkpoint.load()
+            done = int(saved.pop("done")) if saved else 0
+            for name, total in (saved or {}).items():
+                sums.sums[name].copy_(total)  # into its own memory, as in `Gathered.restore`
+            for count, ids in enumerate(mine[done:], start=done + 1):
+                captured = capture(self.model, ids.to(self.model.device), residual=True)
+                sums.add(captured, self.model.is_text(ids))
+                if self.progress:
+                    self.progress("reading the residual stream", count, len(mine))
+                checkpoint.save_sometimes(lambda n=count: {**sums.sums, "done": torch.tensor(n)})
+            if done < len(mine):
+                checkpoint.save({**sums.sums, "done": torch.tensor(len(mine))})
+        self.processes.add_up(sums.sums.values())
+        return sums

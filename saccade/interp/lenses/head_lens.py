@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,13 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.interp.heads.capture import head_outputs
-from saccade.interp.lenses.lens import FrozenUnembedding, Lens, new_parameter, register_lens
+from saccade.interp.lenses.lens import FrozenUnembedding, Lens, Method, new_parameter
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-@register_lens
 class HeadLens(Lens):
     """A factored lens: reads ``z``, writes through the frozen unembedding, plus a word bias.
 
@@ -44,6 +44,18 @@ class HeadLens(Lens):
         at = model.layer(layer)
         return cls(n_heads=at.n_heads, d_head=at.d_head, unembedding=model.unembedding.weight)
 
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """In closed form; then, if asked, by gradient steps that begin there."""
+        from saccade.interp.lenses.closed_form import solve_gathered, solved_layers
+        from saccade.interp.lenses.polish import polish_solved
+
+        return {
+            "closed-form": Method.closed_form(solve_gathered),
+            "polish": Method(run=polish_solved, keeps_sums=True),
+            "train": Method.training(solved_layers),
+        }
+
     def hidden(self, held: Float[Tensor, "n head d_held"]) -> Float[Tensor, "n head d_model"]:
         """What the head is taken to say of the final state, before the unembedding."""
         return torch.einsum("nhi,hid->nhd", held.float(), self.weight) + self.bias
@@ -65,7 +77,6 @@ class HeadLens(Lens):
         return said.transpose(0, 1)
 
 
-@register_lens
 class DenseHeadLens(Lens):
     """The published lens: a dense map of d_model x d_vocab for each head, started from W_U.
 
@@ -96,6 +107,12 @@ class DenseHeadLens(Lens):
     def start(cls, model: LanguageModel, layer: int) -> DenseHeadLens:
         """The lens as the authors start it: the unembedding, applied to what each head writes."""
         return cls(output=output_maps(model, layer), unembedding=model.unembedding.weight)
+
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """By gradient steps; the defaults of `GradientConfig` are those of the paper's recipe."""
+        trained = super().methods()
+        return {**trained, "published": trained["train"]}
 
     def forward(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,11 @@ from torch.utils.hooks import RemovableHandle
 from saccade.interp.heads.hooks import run_base
 from saccade.interp.heads.taps import HeadLayer
 from saccade.interp.lenses.head_lens import HeadLens
-from saccade.interp.lenses.lens import Lens, register_lens
+from saccade.interp.lenses.lens import Lens, Method
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.gather import Fit
 
 # Attention sinks sit at the first positions; the authors of the Jacobian lens leave out 16.
 FIRST = 16
@@ -26,7 +27,6 @@ FIRST = 16
 BATCH_TOKENS = 512
 
 
-@register_lens
 class JacobianLens(Lens):
     """``logits = W_U J (z - mean) + c`` with J the mean Jacobian from z to the final normed state.
 
@@ -50,6 +50,11 @@ class JacobianLens(Lens):
     def start(cls, model: LanguageModel, layer: int) -> JacobianLens:
         """A lens that says nothing yet."""
         return cls(inner=HeadLens.start(model, layer))
+
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """The model's own slope, and nothing that could be trained."""
+        return {"closed-form": Method(run=_follow_text)}
 
     def forward(
         self,
@@ -106,6 +111,18 @@ def fit_jacobian(
         at.index: _lens(model, at, sums[at.index] / n, means[at.index] / n, constant)
         for at in chosen
     }
+
+
+def _follow_text(fit: Fit) -> dict[int, JacobianLens]:
+    # Every process follows the whole text: the lenses are the same on all of them.
+    return fit_jacobian(
+        fit.model,
+        fit.text.windows,
+        fit.constant,
+        layers=fit.layers,
+        seed=fit.config.seed,
+        progress=fit.progress,
+    )
 
 
 class _Probes:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.errors import UsageError, suggest
+from saccade.errors import UsageError
 from saccade.interp.heads.capture import Captured, direct_states
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.gather import Fit, Gathered
 
 
 Site = Literal["head", "residual", "direct"]
@@ -31,7 +32,8 @@ class Lens(nn.Module, ABC):
     A lens at the residual stream is the same with a single "head".
 
     To add a kind, subclass, set ``kind`` and ``site``, write ``start`` and ``forward``, and
-    decorate with `register_lens`; every command then knows it (docs/guide/own-lens.md).
+    decorate with `register_lens`; every command then knows it (docs/guide/own-lens.md). A kind
+    fits itself: ``methods`` says how, and is all that `saccade.interp.lenses.fit` knows of it.
     """
 
     kind: ClassVar[str]
@@ -46,6 +48,18 @@ class Lens(nn.Module, ABC):
     def start(cls, model: LanguageModel, layer: int) -> Lens:
         """The untrained lens of one layer of a model, on the unembedding's device."""
 
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """By name: how a lens of this kind is fitted. Gradient steps from ``start`` on, by default.
+
+        The names are those of `saccade.interp.lenses.fit_config.FitConfig.method`.
+        """
+
+        def untrained(fit: Fit) -> dict[int, Lens]:
+            return {layer: cls.start(fit.model, layer) for layer in fit.layers}
+
+        return {"train": Method.training(untrained)}
+
     @abstractmethod
     def forward(
         self,
@@ -56,6 +70,66 @@ class Lens(nn.Module, ABC):
         """Vocabulary logits for each position and head; of all words unless some are named."""
 
 
+Run = Callable[["Fit"], Mapping[int, Lens]]
+Solve = Callable[["LanguageModel", "Gathered", int], Mapping[int, Lens]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One way to fit a kind of lens: the function that does it, and what can be asked of it."""
+
+    run: Run
+    """Makes the lenses of the layers `Fit.layers` after the pass over the text."""
+    solve: Solve | None = None
+    """Makes the lenses of all layers from a model, what was gathered of a text and a seed, and from
+    nothing else. With it the lenses of several texts can be merged."""
+    takes_objective: bool = False
+    """True = it aims at any objective that is asked for; False = it has one of its own."""
+    keeps_sums: bool = False
+    """True = it gives all layers at once, and the sums are stored with the lenses."""
+
+    @classmethod
+    def closed_form(cls, solve: Solve) -> Method:
+        """The method of a kind whose lenses are solved from sums and held-out positions."""
+
+        def run(fit: Fit) -> Mapping[int, Lens]:
+            return solve(fit.model, fit.gathered, fit.config.seed)
+
+        return cls(run=run, solve=solve, keeps_sums=True)
+
+    @classmethod
+    def training(cls, start: Run, *, takes_objective: bool = True) -> Method:
+        """The method that takes gradient steps from where ``start`` puts the lenses."""
+
+        def run(fit: Fit) -> Mapping[int, Lens]:
+            from saccade.interp.lenses.gradient import GradientConfig, find_objective, train
+
+            lenses, asked = dict(start(fit)), fit.config
+            config = GradientConfig(
+                over=asked.over,
+                positions=asked.positions,
+                rows=asked.rows,
+                seed=asked.seed,
+                **asked.given_numbers(),
+            )
+            with fit.unfinished.stage("training") as checkpoint:
+                train(
+                    fit.model,
+                    lenses,
+                    find_objective(asked.objective),
+                    fit.text,
+                    config=config,
+                    processes=fit.processes,
+                    held_out=fit.held_out,
+                    checkpoint=checkpoint,
+                    progress=fit.progress,
+                )
+            return lenses
+
+        return cls(run=run, takes_objective=takes_objective)
+
+
+# By name. The package's own kinds are listed in `saccade.interp.lenses.lens_kinds`.
 _KINDS: dict[str, type[Lens]] = {}
 
 
@@ -68,31 +142,9 @@ def register_lens(lens: type[_Kind]) -> type[_Kind]:
     return lens
 
 
-# The files of this package that register kinds; a plugin of the user's own adds to them.
-_OWN = ("head_lens", "jacobian_lens", "residual_lenses")
-
-
-def lens_kinds() -> tuple[str, ...]:
-    """The names of the kinds that are known.
-
-    >>> lens_kinds()
-    ('dense', 'head', 'jacobian', 'logit', 'logit-head', 'tuned')
-    """
-    for module in _OWN:
-        import_module(f"saccade.interp.lenses.{module}")
-    return tuple(sorted(_KINDS))
-
-
-def lens_kind(name: str) -> type[Lens]:
-    """The kind of lens that has this name."""
-    if name not in lens_kinds():
-        raise UsageError(
-            f"no lens kind {name!r}: known are {', '.join(lens_kinds())}",
-            hint=suggest(
-                name, _KINDS, "a file with a kind of your own is named with `--plugin FILE.py`"
-            ),
-        )
-    return _KINDS[name]
+def registered_kinds() -> Mapping[str, type[Lens]]:
+    """The kinds that were registered so far, by name."""
+    return _KINDS
 
 
 class FrozenUnembedding(nn.Module):

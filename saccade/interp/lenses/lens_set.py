@@ -17,7 +17,7 @@ from torch import Tensor
 from saccade.errors import LensError, StoreError
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.held_out import Sample
-from saccade.interp.lenses.lens import Lens, lens_kind
+from saccade.interp.lenses.lens import Lens
 from saccade.interp.lenses.statistics import Statistics
 from saccade.store.atomic import settled_folder
 from saccade.store.folder import amend_manifest, read_folder, read_manifest, write_folder
@@ -250,6 +250,8 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     Raises:
         LensError: the folder is missing, damaged, or was made for another model or tokenizer.
     """
+    from saccade.interp.lenses.lens_kinds import lens_kind
+
     path = find_lenses(path, model)
     try:
         manifest, files = read_folder(path, needs=[LENSES])
@@ -259,8 +261,8 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     except StoreError as error:
         raise LensError(str(error), hint=error.hint) from error
     made = told.made
-    _refuse_incomplete(told, {**stored, **tensors}, model, path)
     kind = lens_kind(made.kind)
+    _refuse_incomplete(told, kind, {**stored, **tensors}, model, path)
     by_layer = {int(layer): kind.start(model, int(layer)) for layer in told.layers}
     for layer, lens in by_layer.items():
         prefix = f"{layer}."
@@ -316,11 +318,15 @@ def _told(manifest: dict[str, Any], path: str | Path) -> _Told:
 
 
 def _refuse_incomplete(
-    told: _Told, tensors: Mapping[str, Tensor], model: LanguageModel, path: str | Path
+    told: _Told,
+    kind: type[Lens],
+    tensors: Mapping[str, Tensor],
+    model: LanguageModel,
+    path: str | Path,
 ) -> None:
     again = "fit the lenses anew with `saccade lens fit`"
     heads = {str(at.index): at.n_heads for at in model.layers}
-    is_residual = lens_kind(told.made.kind).site == "residual"
+    is_residual = kind.site == "residual"
     widths = {layer: 1 if is_residual else heads.get(layer) for layer in told.layers}
     constant = tensors.get("constant")
     if widths != told.layers or not widths.keys() <= heads.keys():

@@ -27,6 +27,7 @@ from torch import Tensor
 from saccade.distributed import Processes
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses.batches import windows_of_step
+from saccade.interp.lenses.closed_form import solve_gathered
 from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.held_out import HeldOut, Words, sample_words
@@ -35,7 +36,7 @@ from saccade.interp.lenses.statistics import Statistics
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.corpus import Corpus
-    from saccade.interp.lenses.gather import Checkpoint
+    from saccade.interp.lenses.gather import Checkpoint, Fit
 
 
 # The text that the polish learns from: a few positions of many windows at each step.
@@ -203,6 +204,26 @@ class LayerState:
         self.best_kl = torch.where(better, kl, self.best_kl)
         chosen = better.to(weight.device)[:, None, None]
         self.best = torch.where(chosen, weight, self.best)
+
+
+def polish_solved(fit: Fit) -> dict[int, HeadLens]:
+    """Lenses in closed form, polished on the text they were solved from."""
+    model, gathered, asked = fit.model, fit.gathered, fit.config
+    lenses = solve_gathered(model, gathered, asked.seed)
+    held_out = HeldOut.of(model, gathered.held_out(), fit.constant, seed=asked.seed)
+    with fit.unfinished.stage("polishing") as checkpoint:
+        polish(
+            model,
+            lenses,
+            gathered.statistics,
+            held_out,
+            fit.text,
+            config=PolishConfig(rows=asked.rows, seed=asked.seed, **asked.given_numbers()),
+            processes=fit.processes,
+            checkpoint=checkpoint,
+            progress=fit.progress,
+        )
+    return lenses
 
 
 # One more than the house allows: what `train` takes, with the sums and the held-out text.

@@ -16,11 +16,12 @@ from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.heads.residual_path import Unembedding
 from saccade.interp.heads.taps import FinalNorm
 from saccade.interp.lenses.corpus import Corpus
-from saccade.interp.lenses.lens import Lens, lens_kind, register_lens
+from saccade.interp.lenses.lens import Lens, Method
 from saccade.interp.lenses.lens_set import Lenses, Made
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
+    from saccade.interp.lenses.gather import Fit
 
 
 # Running sums of the residual stream, from which tuned lenses are solved in closed form.
@@ -136,7 +137,6 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor:
 # The logit lens: what the model's own unembedding shows early. Nothing is learnt.
 
 
-@register_lens
 class LogitLens(Lens):
     """The residual stream after a layer, read as if the model ended there.
 
@@ -160,6 +160,11 @@ class LogitLens(Lens):
         model.layer(layer)  # refuses a layer that is not there
         return cls(final_norm=model.final_norm, unembedding=model.unembedding)
 
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """None: there is nothing to learn."""
+        return {}
+
     def forward(
         self,
         held: Float[Tensor, "n head d_held"],
@@ -170,7 +175,6 @@ class LogitLens(Lens):
         return self.unembedding.logits(self.final_norm.normed(held), words=words).float()
 
 
-@register_lens
 class HeadLogitLens(Lens):
     """What a head adds directly to the logits: the raw unembedding of the head's output.
 
@@ -195,6 +199,11 @@ class HeadLogitLens(Lens):
         model.layer(layer)
         return cls(unembedding=model.unembedding)
 
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """None: there is nothing to learn."""
+        return {}
+
     def forward(
         self,
         held: Float[Tensor, "n head d_held"],
@@ -208,7 +217,6 @@ class HeadLogitLens(Lens):
 # The tuned lens: the logit lens with a learnt affine translation at each layer.
 
 
-@register_lens
 class TunedLens(Lens):
     """The residual stream after a layer, translated to what it becomes at the end, then unembedded.
 
@@ -236,6 +244,15 @@ class TunedLens(Lens):
         model.layer(layer)  # refuses a layer that is not there
         return cls(final_norm=model.final_norm, unembedding=model.unembedding)
 
+    @classmethod
+    def methods(cls) -> Mapping[str, Method]:
+        """Least squares on the final residual; gradient steps from there, or from the start."""
+        return {
+            "closed-form": Method(run=_solve_text),
+            "polish": Method.training(_solve_text, takes_objective=False),
+            **super().methods(),
+        }
+
     def forward(
         self,
         held: Float[Tensor, "n head d_held"],
@@ -246,6 +263,11 @@ class TunedLens(Lens):
         h = held.to(self.translator.weight)
         translated = (h + self.translator(h)).to(self.unembedding.weight.dtype)
         return self.unembedding.logits(self.final_norm.normed(translated), words=words).float()
+
+
+def _solve_text(fit: Fit) -> dict[int, Lens]:
+    solved = tuned_from(fit.model, fit.add_up(ResidualStatistics.empty(fit.model)))
+    return {layer: solved[layer] for layer in fit.layers}
 
 
 def solve_tuned(
@@ -298,6 +320,8 @@ def baseline_lenses(model: LanguageModel, kind: str) -> Lenses:
     Args:
         kind: "logit" or "logit-head"; a kind of one's own if it has no parameters.
     """
+    from saccade.interp.lenses.lens_kinds import lens_kind
+
     made = lens_kind(kind)
     if made.site == "direct" and not has_direct_path(model):
         raise ModelError(

@@ -18,7 +18,7 @@ from saccade.interp.lenses.evaluate import choose_positions, evaluate_lenses
 from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.held_out import HeldOut, Sample
-from saccade.interp.lenses.lens import lens_kind
+from saccade.interp.lenses.lens_kinds import lens_kind
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.statistics import Covariances, ridged
 
