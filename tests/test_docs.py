@@ -14,29 +14,32 @@ STORY = "One day, Lily saw a big red ball. She liked the ball, and she played wi
 
 
 @pytest.fixture
-def example(tmp_path, monkeypatch):
-    """The guide's one block of Python, as a file; what it registers is forgotten afterwards."""
+def examples(tmp_path, monkeypatch):
+    """The files of the guide to lenses, by name; what they register is forgotten afterwards."""
     from saccade.interp.lenses import gradient as objectives
     from saccade.interp.lenses import lens
 
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(lens, "_KINDS", {kind: lens.lens_kind(kind) for kind in lens.lens_kinds()})
+    monkeypatch.setattr(lens, "_KINDS", dict(lens._KINDS))
     monkeypatch.setattr(objectives, "_OBJECTIVES", dict(objectives._OBJECTIVES))
-    (source,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    (path := tmp_path / "narrow.py").write_text(source, encoding="utf-8")
+    text = GUIDE.read_text(encoding="utf-8")
+    files = dict(re.findall(r"Save it as `(\w+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL))
+    assert list(files) == ["narrow.py", "ridge.py"] and text.count("```python") == 2
+    for name, source in files.items():
+        (tmp_path / name).write_text(source, encoding="utf-8")
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # the model is too small to share the work
-    yield path
+    yield {name: tmp_path / name for name in files}
     torch.set_num_threads(before)
 
 
 def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
-    example, stories, tmp_path, capsys
+    examples, stories, tmp_path, capsys
 ):
     from saccade.cli.main import main
 
     (text := tmp_path / "story.txt").write_text(STORY * 9, encoding="utf-8")
-    own = ["--plugin", str(example), "--model", stories.name]
+    own = ["--plugin", str(examples["narrow.py"]), "--model", stories.name]
     names = ["--kind", "narrow", "--objective", "first-word", "--method", "train"]
     sizes = ["--steps", "3", "--window", "31", "--tokens", "400"]
     corpus = ["--corpus", str(text), "--out", str(tmp_path / "lens")]
@@ -46,6 +49,38 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
     assert main(["read", STORY[:30], *own, "--lens", str(tmp_path / "lens"), "--json"]) == 0
     heads = json.loads(capsys.readouterr().out)["heads"]
     assert len(heads) == 8 and all(head["predicts"] for head in heads)
+
+
+def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
+    examples, stories, tmp_path, capsys, monkeypatch
+):
+    """With the little model, its texts and fewer tokens; all else is the guide's."""
+    from saccade.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    (books := tmp_path / "books").mkdir()
+    (books / "story.txt").write_text(STORY * 19, encoding="utf-8")
+    (tmp_path / "wiki.txt").write_text(STORY[::-1] + STORY * 4, encoding="utf-8")
+    commands = re.findall(r"^\$ saccade (.*ridge\.py.*)$", GUIDE.read_text("utf-8"), re.MULTILINE)
+    fit, read, evaluate, merge = map(shlex.split, commands)
+    little = ["--model", stories.name, "--json"]
+    sizes = [*little, "--window", "31", "--tokens", "600"]
+
+    def run(*arguments):
+        assert main(list(arguments)) == 0
+        return json.loads(capsys.readouterr().out)
+
+    made = run(*fit, *sizes)["made"]
+    assert (made["kind"], made["method"], made["corpus"]) == ("ridge", "closed-form", "books/")
+    assert all(head["predicts"] for head in run(*read, *little)["heads"])
+    scored = run(*evaluate, *sizes, "--positions", "32", "--kind", "none")
+    assert scored["lenses"]["kind"] == "ridge" and len(scored["lenses"]["heads"]) == 40
+    for day in ("monday", "tuesday"):
+        (tmp_path / f"{day}.txt").write_text(f"It was {day}. " + STORY * 9, encoding="utf-8")
+        asked = [f"{day}.txt" if word == "books/" else word for word in fit]
+        run(*asked[:-1], f"ridge-{day}", *sizes)
+    merged = run(*merge, *little)["made"]
+    assert (merged["kind"], merged["corpus"]) == ("ridge", "monday.txt + tuesday.txt")
 
 
 def test_a_recipe_of_ones_own_is_trained_and_traced(tmp_path, capsys, monkeypatch):

@@ -335,8 +335,9 @@ def test_importing_saccade_does_not_import_torch():
     assert not loaded & {"torch", "transformers", "numpy"}
 
 
-def test_asking_for_help_does_not_import_torch():
-    loaded = modules_loaded_by("-m", "saccade", "--help")
+@pytest.mark.parametrize("command", [(), ("lens", "fit"), ("lens", "merge")])
+def test_asking_for_help_does_not_import_torch(command):
+    loaded = modules_loaded_by("-m", "saccade", *command, "--help")
     assert "saccade.cli.main" in loaded
     assert not loaded & {"torch", "transformers"}
 

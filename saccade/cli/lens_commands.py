@@ -309,12 +309,17 @@ def lens_merge(
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: Annotated[
+        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
+    ] = None,
 ) -> None:
     """Merge lenses of the closed form that were fitted on different text.
 
     The statistics they were solved from add up, so the result is what one fit over all of the text
     would have given.
     """
+    load_plugin(plugin)
+
     from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.fit import merge_lenses
     from saccade.interp.lenses.lens_set import load_lenses

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -60,6 +62,23 @@ def test_several_texts_and_layers_can_be_given(fit, story, stories, tmp_path):
     assert list(lenses.by_layer) == [1, 3] and lenses.made.objective == "input"
     assert str(other) in lenses.made.corpus
     assert out.startswith("16 dense lenses for")
+
+
+def test_the_help_names_the_kinds_and_methods_that_there_are(saccade):
+    """It is written without torch, so that a test has to hold it to the classes."""
+    from saccade.cli.options import field_help
+    from saccade.interp.lenses.fit_config import FitConfig
+    from saccade.interp.lenses.lens_kinds import fitted_kinds, lens_kind
+
+    said = field_help(FitConfig)
+    kinds = said["kind"].removeprefix("Which kind of lens: ").removesuffix(", or one of your own.")
+    assert sorted(kinds.split(", ")) == list(fitted_kinds())
+    methods = {name for kind in fitted_kinds() for name in lens_kind(kind).methods()}
+    assert methods == set(get_args(get_type_hints(FitConfig)["method"]))
+    assert methods == set(re.findall(r"([a-z-]+) \(", said["method"]))
+    code, out, _ = saccade("lens", "fit", "--help")
+    shown = re.sub(r"[\s│]+", " ", out)
+    assert code == 0 and kinds in shown and all(name in shown for name in methods)
 
 
 def test_lenses_without_figures_are_described_without_them(fit, tmp_path):

@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from saccade.distributed import Processes
+from saccade.interp.heads.capture import capture
 from saccade.interp.heads.model import open_model
 from saccade.interp.lenses import gather as checkpoints
 from saccade.interp.lenses.batches import CorpusBatches
 from saccade.interp.lenses.closed_form import solve
-from saccade.interp.lenses.gather import Checkpoint, gather
+from saccade.interp.lenses.fit_config import FitConfig
+from saccade.interp.lenses.gather import Checkpoint, Fit, gather, unfinished_fit
 from saccade.interp.lenses.gradient import GradientConfig, find_objective, train
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.polish import PolishConfig, polish
+from saccade.interp.lenses.residual_lenses import ResidualStatistics
 
 LAYER, WINDOW = 3, 23
 
@@ -170,3 +173,35 @@ def test_processes_that_were_stopped_at_different_steps_go_on_together(
     for found in together(models, 2, work):
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("n_windows", "world"), [(29, 2), (4, 3)])
+def test_sums_of_a_kinds_own_are_those_of_all_processes(
+    models, told, corpus_of, gathered, n_windows, world, tmp_path, monkeypatch
+):
+    """Also where one of the processes has nothing to read."""
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
+    corpus = corpus_of(told[:n_windows, :WINDOW])
+
+    def work(model, processes):
+        with unfinished_fit({"fit": world}, rank=processes.rank) as unfinished:
+            fit = Fit(
+                model=model,
+                config=FitConfig(rows=2),
+                gathered=gathered,
+                constant=torch.zeros(model.d_vocab),
+                text=corpus,
+                held_out=corpus.windows[:0],
+                processes=processes,
+                unfinished=unfinished,
+            )
+            return fit.add_up(ResidualStatistics.empty(model)).sums
+
+    expected = ResidualStatistics.empty(models[0])
+    expected.add(
+        capture(models[0], corpus.windows, residual=True), models[0].is_text(corpus.windows)
+    )
+    for found in (work(models[0], Processes()), *together(models, world, work)):
+        for name, total in expected.sums.items():
+            size = 1e-5 * float(total.abs().max())
+            torch.testing.assert_close(found[name], total, rtol=0, atol=size)
