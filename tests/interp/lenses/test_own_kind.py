@@ -1,4 +1,4 @@
-"""A kind of lens fits itself: the fit knows none by name, and the user's own are like the others."""
+"""A kind of lens fits itself: the fit knows none by name, and a user's own is like the others."""
 
 import ast
 import json
@@ -161,12 +161,12 @@ def test_its_closed_form_is_the_regression_of_the_final_state_on_z(stories, corp
                     [final - final.mean(0), final.new_zeros(len(penalty), len(final[0]))]
                 )
                 weight = torch.linalg.lstsq(design, wanted).solution
-                bias = final.mean(0) - z[:, head].mean(0) @ weight
-                ours = found.by_layer[layer]
-                error += float((ours.weight[head] - weight).abs().max() / weight.abs().max())
-                error += float((ours.bias[head] - bias).abs().max() / bias.abs().max())
+                ours = found.by_layer[layer].weight[head]
+                error += float((ours - weight).abs().max() / weight.abs().max())
             errors.append(error / z.shape[1])
         assert min(errors) < 1e-3 < sorted(errors)[1]  # one of the three ridges, for all heads
+        said = found.by_layer[layer](z.mean(0)[None].float())[0]
+        torch.testing.assert_close(said, found.constant.expand_as(said), rtol=0, atol=1e-4)
 
 
 def test_it_is_read_with_evaluated_saved_and_loaded(stories, story_file, ridge, tmp_path, unseen):
@@ -180,10 +180,10 @@ def test_it_is_read_with_evaluated_saved_and_loaded(stories, story_file, ridge, 
     assert loaded.read(text).to_json() == lenses.read(text).to_json()
     evaluation = evaluate_lenses(loaded, unseen, max_positions=64, baselines=[])
     assert evaluation.lenses.kind == "ridge" and len(evaluation.lenses.sites) == 40
-    # Least squares knows something of the prediction, and less than the divergence itself.
+    # Least squares knows something of the prediction, and less than what aims at the divergence.
     heads = fit_lenses(stories, story_file, FitConfig(**SMALL))
     gain = evaluate_lenses(heads, unseen, max_positions=64, baselines=[]).lenses.means["gain"]
-    assert evaluation.lenses.means["gain"] < gain
+    assert 0.05 < evaluation.lenses.means["gain"] < gain
 
 
 @pytest.fixture
