@@ -32,7 +32,7 @@ from .interp.lenses.lens import Lens, register_lens
 from .interp.lenses.lens_set import Lenses, load_lenses
 from .interp.lenses.reading import Reading
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
-from .viewer.notebook import show
+from .viewer.export import show
 from .zoo.recipes.recipe import Recipe
 from .zoo.recipes.registry import all_recipes, find_recipe, register_recipe
 from .zoo.recipes.run import TrainedRun, evaluate_run, load_run, train_recipe

@@ -105,10 +105,9 @@ def _edited(path: Path | None, model: LanguageModel) -> AbstractContextManager[o
 
 
 def _write_page(reading: Reading, path: Path) -> None:
-    from saccade.store.atomic import atomic_file
+    from saccade.viewer.export import show
 
-    with atomic_file(path) as partial:
-        partial.write_text(reading.to_html(), encoding="utf-8")
+    show(reading).save(path)
     typer.echo(f"wrote {path}", err=True)
 
 

@@ -111,15 +111,9 @@ def animate(trace: Trace | ImageTrace, path: Path) -> None:
 
 def write_page(traces: Sequence[Trace | ImageTrace], path: Path) -> None:
     """Write traces as one page."""
-    from saccade.store.atomic import atomic_file
-    from saccade.trace.page import trace_html
-    from saccade.trace.trace import Trace
+    from saccade.viewer.export import show
 
-    pages = [each for each in traces if isinstance(each, Trace) or each.heat is not None]
-    if len(pages) < len(traces):
-        raise UsageError("a trace over an image is no page", hint="give --png or --gif")
-    with atomic_file(path) as temporary:
-        temporary.write_text(trace_html(pages), encoding="utf-8")
+    show(traces).save(path)
     typer.echo(f"wrote {path}", err=True)
 
 

@@ -121,7 +121,7 @@ def _question(ask: str) -> dict[str, Any]:
 
 
 def _answer(config: ViewConfig, route: str, question: dict[str, Any]) -> str:
-    from saccade.viewer.notebook import ask_once
+    from saccade.viewer.app import ask_once
 
     found = ask_once(config, [(route, question)])[0]
     try:
@@ -135,7 +135,7 @@ def _save(config: ViewConfig, text: str | None, path: Path) -> None:
         raise UsageError("a saved page is about a prompt", hint='give one with --text "..."')
 
     from saccade.store.atomic import atomic_file
-    from saccade.viewer.notebook import page_about
+    from saccade.viewer.app import page_about
 
     with atomic_file(path) as temporary:
         temporary.write_text(page_about(config, text), encoding="utf-8")

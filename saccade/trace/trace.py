@@ -14,6 +14,7 @@ from torch import Tensor
 from saccade.errors import StoreError
 from saccade.store.folder import read_folder, write_folder
 from saccade.store.schema import conform, with_digest, without_digest
+from saccade.viewer.export import Shown, traces_page
 
 UPRIGHT = frozenset({"hops"})
 """Kinds whose memory is a list of sentences, which are read from top to bottom."""
@@ -99,6 +100,13 @@ class Trace:
             "meta": dict(self.meta),
         }
 
+    def to_html(self) -> str:
+        """One page that works offline: what was produced, and what each step of it read."""
+        return traces_page([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        return Shown(self.to_html())._repr_html_()
+
 
 # A trace over an image: at each step which windows of it were looked at, and what was seen.
 
@@ -176,6 +184,13 @@ class ImageTrace:
             "heat": None if self.heat is None else self.heat.detach().cpu().tolist(),
             "meta": dict(self.meta),
         }
+
+    def to_html(self) -> str:
+        """One page that works offline: the image, step by step."""
+        return traces_page([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        return Shown(self.to_html())._repr_html_()
 
 
 def window_outlines(

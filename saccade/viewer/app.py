@@ -1,13 +1,14 @@
-"""The server: it puts the routes of `routes.py` under /api, and says in words what goes wrong."""
+"""The server: routes of `routes.py` under /api, errors in words; the same without a server."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,12 +17,12 @@ from starlette.responses import JSONResponse, Response
 
 from saccade import __version__
 from saccade.errors import SaccadeError, UsageError
-from saccade.viewer.export import PAGE_TYPES, Kept, offline_page, page_file
-from saccade.viewer.routes import Asked, Described, Route, checked, in_words
+from saccade.viewer.export import PAGE_TYPES, Kept, offline_page, page_file, written
+from saccade.viewer.routes import MODEL, Asked, Described, Route, checked, find_route, in_words
 from saccade.viewer.schemas import SaveQuestion
 from saccade.viewer.security import Address, Gate, problem
-from saccade.viewer.session import Desk, Problem, status_of, told, unexpected, written
-from saccade.viewer.worker import GivenUpError
+from saccade.viewer.session import Desk, Problem, status_of, told, unexpected
+from saccade.viewer.worker import GivenUpError, ViewConfig
 
 # What went wrong, in the same shape and words for every route.
 
@@ -219,3 +220,85 @@ def _download(content: bytes, name: str) -> Response:
 
 def _ending(name: str) -> str:
     return name.rpartition(".")[2]
+
+
+# The same answers without a server: for the command line and for saved pages.
+
+T = TypeVar("T")
+
+
+def ask_once(config: ViewConfig, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
+    """The answers to some questions, by route.
+
+    Raises:
+        SaccadeError: the model cannot be opened, or a question cannot be met.
+    """
+
+    async def ask() -> list[bytes]:
+        desk = Desk(config)
+        try:
+            if any(find_route(route).route.source is MODEL for route, _ in asked):
+                await desk.open()
+            return [await answer_to(desk, route, question) for route, question in asked]
+        finally:
+            desk.close()
+
+    return _finished(ask())
+
+
+def page_about(config: ViewConfig, text: str) -> str:
+    """A page about one prompt: the head map, every head card, the grid of the residual stream."""
+
+    async def ask() -> list[Kept]:
+        desk = Desk(config)
+        try:
+            await desk.open()
+            status = desk.status()
+            kept = []
+            for route, question in _questions(status, text):
+                try:
+                    answer = await answer_to(desk, route, question)
+                except SaccadeError:
+                    if route == "reading":
+                        raise
+                    continue  # what this model or these lenses do not have
+                kept.append(Kept(route, question, answer))
+            return kept
+        finally:
+            desk.close()
+
+    return offline_page({"screen": "prompt", "text": text}, _finished(ask()), title=text[:80])
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result; in a notebook, whose own loop is running, from a thread beside it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, work).result()
+
+
+def _questions(status: dict[str, Any], text: str) -> list[tuple[str, dict[str, Any]]]:
+    layers = [] if status["model"] is None else status["model"]["layers"]
+    heads = [
+        {"text": text, "layer": each["layer"], "head": head}
+        for each in layers
+        for head in range(each["n_heads"])
+    ]
+    lenses = [None, *status["lenses"]]
+    return [
+        ("status", {}),
+        *(("reading", {"text": text, **({"lens": lens} if lens else {})}) for lens in lenses),
+        ("predictions", {"text": text}),
+        *(
+            ("measure", {"text": text, "measure": measure})
+            for measure in ("says", "gain", "fidelity", "contributes", "entropy")
+        ),
+        ("positions", {"text": text}),
+        ("lenses", {}),
+        ("roles", {}),
+        *(("head", each) for each in heads),
+        *(("attention", each) for each in heads),
+    ]

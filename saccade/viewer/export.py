@@ -1,4 +1,11 @@
-"""The page in one file, with answers in it: for offline use, and for notebooks.
+"""The one renderer: the viewer's page and some JSON, packed into one file that works offline.
+
+`read --html`, `trace --html`, what a notebook shows under a cell, `saccade.show` and the page that
+the viewer saves are all made here. Python draws nothing: the page's own modules draw the JSON of a
+reading or of traces, as they draw the answers of the server.
+
+This module lives with the page but stands on the floor of the house: it knows JSON and the page's
+files and imports no model code, so that readings and traces can show themselves.
 
 The modules are put into an import map as ``data:`` addresses, so the file needs no build step and
 the modules stay as they are but for the names of what they import.
@@ -9,10 +16,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
-from typing import Any, NamedTuple
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from saccade import __version__
+from saccade.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class HasJson(Protocol):
+        """A reading, or a trace of any kind."""
+
+        def to_dict(self) -> dict[str, Any]:
+            """All of it as JSON can hold it."""
+            ...
+
 
 PAGE_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -27,6 +55,9 @@ _STYLE = re.compile(r'<link rel="stylesheet" href="/page/([\w-]+\.css)"\s*/?>')
 _ICON = re.compile(r'<link rel="icon"[^>]*href="/page/([\w-]+\.svg)"[^>]*>')
 _SCRIPT = re.compile(r'<script type="module" src="/page/main\.js"></script>')
 _IMPORT = re.compile(r'(\bfrom\s*|\bimport\s*)"\./([\w-]+\.js)"')
+
+
+# The page and its answers in one file.
 
 
 class Kept(NamedTuple):
@@ -72,8 +103,31 @@ def offline_page(state: Mapping[str, Any], kept: Sequence[Kept], *, title: str =
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     html = re.sub(r"(<meta charset=[^>]*>)", lambda found: found[1] + meta, html, count=1)
     if title:
-        html = re.sub(r"<title>.*?</title>", lambda _: f"<title>{_escaped(title)}</title>", html)
+        told = escape(title.encode("utf-8", errors="replace").decode("utf-8"))
+        html = re.sub(r"<title>.*?</title>", lambda _: f"<title>{told}</title>", html)
     return html
+
+
+def written(answer: Any) -> bytes:
+    r"""JSON; what it has no number for is null.
+
+    >>> written({"a": [1.5, float("nan")], "b": "\u00e4"})
+    b'{"a":[1.5,null],"b":"\xc3\xa4"}'
+    """
+    try:
+        text = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(answer), ensure_ascii=False, separators=(",", ":"))
+    # A token may hold half of a character, for which UTF-8 has no bytes.
+    return text.encode("utf-8", errors="replace")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _packed(state: Mapping[str, Any], kept: Sequence[Kept]) -> str:
@@ -99,8 +153,7 @@ def _modules() -> dict[str, str]:
         waiting += [each[2] for each in _IMPORT.finditer(text)]
         # In a data: address there is no folder that "./" could be relative to.
         text = _IMPORT.sub(lambda each: f'{each[1]}"saccade/{each[2]}"', text)
-        packed = base64.b64encode(text.encode()).decode("ascii")
-        found[name] = f"data:text/javascript;base64,{packed}"
+        found[name] = f"data:text/javascript;base64,{_base64(text.encode())}"
     return found
 
 
@@ -111,13 +164,169 @@ def _text(name: str) -> str:
 
 
 def _icon(name: str) -> str:
-    packed = base64.b64encode(_text(name).encode()).decode("ascii")
-    return f'<link rel="icon" href="data:image/svg+xml;base64,{packed}">'
+    return f'<link rel="icon" href="data:image/svg+xml;base64,{_base64(_text(name).encode())}">'
 
 
 def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return _base64(hashlib.sha256(text.encode()).digest())
 
 
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+# A reading and traces as such files: the page begins with them, and holds nothing else.
+
+LENS = "lens"  # a reading does not say how its lenses are called
+TITLE = 80  # characters of a prompt or a title in the title of a file
+DIGITS = 4  # decimals of a weight; a shade has fewer
+
+
+def reading_page(reading: Mapping[str, Any]) -> str:
+    """One HTML file from the JSON of a reading: a map of all heads, and a card for each."""
+    question: dict[str, Any] = {"text": reading["text"]}
+    state = {"screen": "head", "text": reading["text"]}
+    if reading["position"] != len(reading["tokens"]) - 1:
+        state["at"] = str(reading["position"])
+        question["position"] = reading["position"]
+    rows: dict[int, int] = {}
+    for each in reading["heads"]:
+        rows[each["layer"]] = rows.get(each["layer"], 0) + 1
+    model = {
+        "name": reading["model"],
+        "layers": [{"layer": layer, "n_heads": n} for layer, n in rows.items()],
+        "n_heads": len(reading["heads"]),
+        "d_vocab": 0,
+        "max_tokens": len(reading["tokens"]),
+    }
+    kept = [
+        Kept("status", {}, written(_status(model))),
+        Kept("reading", question, written({**reading, "lens": LENS})),
+    ]
+    return offline_page(state, kept, title=f"{reading['model']}: {reading['text'][:TITLE]}")
+
+
+def traces_page(traces: Sequence[Mapping[str, Any]], *, title: str = "") -> str:
+    """One HTML file from the JSON of one trace or several, below each other.
+
+    >>> trace = {"kind": "attention", "title": "", "steps": ["a"], "memory": ["</script>"]}
+    >>> page = traces_page([{**trace, "views": [], "weights": [[1.0]], "meta": {}}], title="a <b>")
+    >>> "<title>a &lt;b&gt;</title>" in page, page.count("</script>")
+    (True, 3)
+    """
+    title = title or next((each["title"] for each in traces if each["title"]), "trace")
+    kept = [
+        Kept("status", {}, written(_status(None))),
+        Kept("trace", {}, written([_compact(each) for each in traces])),
+    ]
+    return offline_page({"screen": "traces"}, kept, title=title[:TITLE])
+
+
+def _status(model: dict[str, Any] | None) -> dict[str, Any]:
+    """What the server says of itself, of a file that has none."""
+    return {
+        "version": __version__,
+        "state": "none" if model is None else "ready",
+        "model": model,
+        "lenses": [] if model is None else [LENS],
+        "residual_lenses": [],
+        "opening": None,
+        "job": None,
+        "waiting": 0,
+        "problem": None,
+        "word_lists": [],
+        "roles": [],
+        "examples": [],
+    }
+
+
+def _compact(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """A trace with as many digits as can be seen, and its pictures as PNG: a twentieth in size."""
+    pictures = {
+        name: [_png(each) for each in row] for name, row in trace.get("pictures", {}).items()
+    }
+    image = {"image": _png(trace["image"]), "pictures": pictures} if "image" in trace else {}
+    return {name: _rounded(value) for name, value in trace.items()} | image
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def _png(picture: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Rows of numbers from 0 to 1, in grey or in colours, as a PNG file in an address."""
+    height, width = len(picture), len(picture[0])
+    is_colour = isinstance(picture[0][0], list)
+    # Each line begins with the number of its filter; 0 is none.
+    lines = b"".join(b"\0" + _levels(chain(*row) if is_colour else row) for row in picture)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if is_colour else 0, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    file = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in parts
+    )
+    address = f"data:image/png;base64,{_base64(file)}"
+    return {"png": address, "height": height, "width": width, "is_grey": not is_colour}
+
+
+def _levels(values: Iterable[float]) -> bytes:
+    return bytes(round(255 * min(1.0, max(0.0, value))) for value in values)
+
+
+# The same under a cell of a notebook.
+
+HEIGHT = 720  # pixels in a notebook; the rest scrolls
+# A page in a frame takes light or dark from its frame: the notebook's, where it says which it is.
+_THEMES = (
+    "<style>"
+    "[data-jp-theme-light=true] .saccade,.vscode-light .saccade{color-scheme:light}"
+    "[data-jp-theme-light=false] .saccade,.vscode-dark .saccade{color-scheme:dark}"
+    "</style>"
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page that shows itself in a notebook, and can be saved."""
+
+    html: str
+    height: int = HEIGHT
+
+    def _repr_html_(self) -> str:
+        # In a frame of its own: its styles and scripts cannot meet the notebook's. In single
+        # quotes, since a page is full of double ones.
+        page = escape(self.html, quote=False).replace("'", "&#39;")
+        return (
+            f'{_THEMES}<iframe class="saccade" title="saccade" width="100%" height="{self.height}" '
+            'style="border:0" sandbox="allow-scripts allow-downloads allow-popups" '
+            f"srcdoc='{page}'></iframe>"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write it as one file that works offline."""
+        from saccade.store.atomic import atomic_file
+
+        with atomic_file(path) as temporary:
+            temporary.write_text(self.html, encoding="utf-8")
+
+
+def show(what: HasJson | Sequence[HasJson], *, height: int = HEIGHT) -> Shown:
+    """Draw a reading, a trace or several traces as the viewer does.
+
+    >>> import torch
+    >>> from saccade import Trace
+    >>> trace = Trace(kind="attention", steps=("a",), memory=("<b>",), weights=torch.ones(1, 1))
+    >>> "srcdoc=" in show(trace)._repr_html_()
+    True
+    """
+    several = list(what) if isinstance(what, Sequence) else [what]
+    found = [each.to_dict() for each in several if hasattr(each, "to_dict")]
+    if len(found) == len(several) == 1 and "prediction" in found[0]:
+        return Shown(reading_page(found[0]), height)
+    if not found or len(found) < len(several) or not all("steps" in each for each in found):
+        raise UsageError(
+            f"cannot show {type(what).__name__}", hint="give a reading, a trace or several traces"
+        )
+    return Shown(traces_page(found), height)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final, runtime_checkable
@@ -15,6 +13,7 @@ from cachetools import LRUCache
 from saccade import __version__
 from saccade.errors import ModelError, SaccadeError
 from saccade.viewer import schemas as q
+from saccade.viewer.export import written
 from saccade.viewer.routes import ROUTES, Asked, Route
 from saccade.viewer.runs import Gallery, NotHereError
 from saccade.viewer.worker import (
@@ -246,28 +245,6 @@ def status_of(error: SaccadeError) -> int:
     if isinstance(error, FailedError):
         return 500
     return 400 if error.exit_code == 2 else 409
-
-
-def written(answer: Any) -> bytes:
-    r"""JSON; what it has no number for is null.
-
-    >>> written({"a": [1.5, float("nan")], "b": "\u00e4"})
-    b'{"a":[1.5,null],"b":"\xc3\xa4"}'
-    """
-    try:
-        text = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        text = json.dumps(_finite(answer), ensure_ascii=False, separators=(",", ":"))
-    # A token may hold half of a character, for which UTF-8 has no bytes.
-    return text.encode("utf-8", errors="replace")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @runtime_checkable

@@ -1,12 +1,8 @@
 """A trace over a document: its words as they stand, shaded by what was read."""
 
-import json
-import re
-
 import pytest
 import torch
 
-from saccade.trace.page import trace_html
 from saccade.trace.plot import WIDE, document_weights, draw_trace, place_words, trace_figure
 from saccade.trace.trace import Trace, load_trace, save_trace
 
@@ -61,15 +57,6 @@ def test_words_fit_into_their_places(trace):
     letter = axes.transData.transform((1, 0))[0] - axes.transData.transform((0, 0))[0]
     for text in axes.texts:
         assert text.get_window_extent().width <= letter * (len(text.get_text()) + 0.5)
-
-
-def test_the_page_holds_the_words_and_draws_them_as_text(trace):
-    page = trace_html(trace)
-    (packed,) = re.findall(r'<script type="application/json" id="traces">(.*?)</script>', page)
-    (held,) = json.loads(packed)
-    assert held["kind"] == "document" and tuple(held["memory"]) == WORDS
-    assert 'trace.kind === "document" ? drawDocument(trace)' in page
-    assert "function drawDocument(trace)" in page and ".document span" in page
 
 
 def test_it_is_kept_and_found_again(trace, tmp_path):

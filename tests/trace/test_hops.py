@@ -1,11 +1,7 @@
 """Hops over sentences: the sentences are lines of text, one below the other."""
 
-import json
-import re
-
 import torch
 
-from saccade.trace.page import trace_html
 from saccade.trace.plot import trace_figure
 from saccade.trace.trace import Trace
 
@@ -32,15 +28,6 @@ def test_a_picture_of_hops_has_room_for_its_sentences():
     (axes,) = figure.axes
     left = min(label.get_window_extent().x0 for label in axes.get_yticklabels())
     assert left >= 0 and axes.get_window_extent().width > 20
-
-
-def test_the_page_knows_which_way_to_draw():
-    page = trace_html(
-        [HOPS, Trace(kind="x", steps=("a",), memory=("b",), weights=torch.ones(1, 1))]
-    )
-    (found,) = re.findall(r'id="traces">(.*?)</script>', page, re.DOTALL)
-    assert [each["upright"] for each in json.loads(found)] == [True, False]
-    assert torch.equal(torch.tensor(json.loads(found)[0]["weights"])[0], HOPS.weights)
 
 
 def test_what_a_hop_reads_is_told_as_for_any_trace():

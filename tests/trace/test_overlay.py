@@ -1,16 +1,11 @@
-"""Weights over an image: kept, drawn word by word, and as a page that holds the very pixels."""
-
-import base64
-import json
-import re
+"""Weights over an image: kept, and drawn word by word."""
 
 import pytest
 import torch
 from PIL import Image
 
-from saccade.trace.page import trace_html
 from saccade.trace.plot_image import animate_image_trace, draw_image_trace, image_trace_figure
-from saccade.trace.trace import ImageTrace, Trace, load_trace, save_trace
+from saccade.trace.trace import ImageTrace, load_trace, save_trace
 
 STEPS = ("a", "$dog", "</script>")
 HEIGHT, WIDTH = 6, 10
@@ -72,22 +67,6 @@ def test_a_film_strip_has_one_column_of_pictures():
     )
     lefts = {round(axes.get_position().x0, 2) for axes in image_trace_figure(trace).axes}
     assert len(lefts) == 1
-
-
-def test_the_page_holds_the_pixels_and_the_weights():
-    trace = overlay(3)
-    matrix = Trace(kind="attention", steps=("x",), memory=("y",), weights=torch.ones(1, 1))
-    page = trace_html([trace, matrix])
-    assert "<title>a &lt;dog&gt;</title>" in page
-    # Only the page's own two scripts: that of a label is no script.
-    assert page.count("</script>") == 2
-    (packed,) = re.findall(r'id="traces">(.*?)</script>', page, re.DOTALL)
-    first, second = json.loads(packed)
-    pixels = torch.frombuffer(bytearray(base64.b64decode(first["pixels"])), dtype=torch.uint8)
-    wanted = (255 * trace.image).round().to(torch.uint8)
-    assert torch.equal(pixels.view(first["height"], first["width"], 3), wanted)
-    torch.testing.assert_close(torch.tensor(first["heat"]), trace.heat, atol=1e-4, rtol=0)
-    assert first["steps"] == list(STEPS) and second["memory"] == ["y"]
 
 
 def test_heat_without_a_word_for_each_step_is_refused():

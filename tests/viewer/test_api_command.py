@@ -130,7 +130,7 @@ def test_answers_come_inside_a_running_loop_too(config):
     import asyncio
     from dataclasses import replace
 
-    from saccade.viewer.notebook import ask_once
+    from saccade.viewer.app import ask_once
 
     async def in_a_notebook() -> bytes:
         return ask_once(replace(config, has_model=False), [("runs", {})])[0]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import re
 
 import pytest
-import torch
 
 TEXT = "Once upon a time"
 
@@ -80,55 +78,12 @@ def test_what_cannot_be_answered_is_not_saved(client):
         assert reply.status_code == status and reply.json()["hint"]
 
 
-def test_a_reading_shows_itself_in_a_frame_of_its_own(opened):
-    import saccade
-
+def test_the_file_of_a_reading_has_the_shapes_that_the_server_gives(opened, ask):
     reading = opened.lenses["closed"].read(TEXT, unembedding=True)
-    shown = saccade.show(reading)
-    frame = shown._repr_html_()
-    assert frame.startswith("<iframe srcdoc=") and "allow-same-origin" not in frame
-    page = html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1])
-    data = data_of(page)
+    data = data_of(reading.to_html())
     answers = {each["route"]: each["answer"] for each in data["answers"]}
-    assert answers["reading"] == {**reading.to_dict(), "lens": "lens"}
-    assert data["state"] == {"screen": "prompt", "text": TEXT}
-    cards = [each["answer"] for each in data["answers"] if each["route"] == "head"]
-    assert len(cards) == opened.model.n_heads
-    assert cards[3]["lenses"][1]["adds"] == reading.heads[3].to_dict()["adds"]
-
-
-def test_shown_cards_have_the_shape_that_the_server_gives(opened, ask):
-    import saccade
-
-    reading = opened.lenses["closed"].read(TEXT, unembedding=True)
-    data = data_of(saccade.show(reading).html)
-    card = next(each["answer"] for each in data["answers"] if each["route"] == "head")
-    served = ask("head", {"text": TEXT, "layer": 0, "head": 0})
-    assert card.keys() == served.keys()
-    assert card["lenses"][0].keys() == served["lenses"][0].keys()
-    status = next(each["answer"] for each in data["answers"] if each["route"] == "status")
-    assert status.keys() == ask("status").keys()
-
-
-def test_traces_show_themselves_one_or_several(tmp_path):
-    import saccade
-    from saccade.trace.trace import Trace
-
-    weights = torch.tensor([[0.5, 0.5]])
-    trace = Trace(kind="attention", steps=("</script>",), memory=("a", "b"), weights=weights)
-    page = saccade.show([trace, trace])
-    data = data_of(page.html)
-    assert data["state"]["screen"] == "traces"
-    answers = {each["route"]: each["answer"] for each in data["answers"]}
-    assert answers["traces/trace-2"] == trace.to_dict()
-    assert [each["name"] for each in answers["traces"]] == ["trace-1", "trace-2"]
-    page.save(tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page.html
-
-
-@pytest.mark.parametrize("what", [5, "text", [], [5]])
-def test_what_cannot_be_shown_is_refused(what):
-    import saccade
-
-    with pytest.raises(saccade.UsageError, match="cannot show"):
-        saccade.show(what)
+    served = ask("reading", {"text": TEXT})
+    assert answers["reading"] == {**served, "lens": "lens"}
+    assert answers["status"].keys() == ask("status").keys()
+    assert answers["status"]["model"].keys() == ask("status")["model"].keys()
+    assert answers["status"]["model"]["layers"] == ask("status")["model"]["layers"]

@@ -15,6 +15,7 @@ from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.heads.capture import Captured, capture, direct_states
 from saccade.interp.lenses.lens import held_at
 from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
+from saccade.viewer.export import Shown, reading_page
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -270,14 +271,10 @@ class Reading:
 
     def to_html(self) -> str:
         """One page that works offline: a map of all heads, and a card for each."""
-        from saccade.interp.lenses.reading_html import page
-
-        return page(self)
+        return reading_page(self.to_dict())
 
     def _repr_html_(self) -> str:
-        from saccade.interp.lenses.reading_html import fragment
-
-        return fragment(self)
+        return Shown(self.to_html())._repr_html_()
 
 
 @torch.inference_mode()

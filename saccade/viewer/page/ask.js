@@ -82,6 +82,11 @@ export function hasAnswer(route, question) {
   );
 }
 
+// Whether there is any answer of one of these routes: a file is about some screens only.
+export function hasRoute(...routes) {
+  return !inlined || inlined.answers.some(({ route }) => routes.includes(route.split("/")[0]));
+}
+
 async function fromFile(route, question) {
   const wanted = plainQuestion(question);
   const found = inlined.answers.find(

@@ -43,12 +43,14 @@ export function cardFromReading(reading, { layer, head }) {
   return {
     layer,
     head,
+    model: reading.model,
     position: reading.position,
     tokens: reading.tokens,
     contributes: found.contributes,
     word: reading.prediction[0],
     lenses: found.unembedded.length ? [raw, own] : [own],
     attention: found.attends.length ? attention : null,
+    attends: found.attends,
     entropy: null,
   };
 }

@@ -1,7 +1,7 @@
 // The frame of the page: screens, theme, how far the model is.
 
 import { make } from "./dom.js";
-import { ask, askFor, inlinedState, isOffline, waited } from "./ask.js";
+import { ask, askFor, hasRoute, inlinedState, isOffline, waited } from "./ask.js";
 import { getState, onState, setState, startState, tellAll } from "./state.js";
 import { isDark } from "./colours.js";
 import { draft } from "./draft.js";
@@ -17,14 +17,15 @@ import { actScreen } from "./screen_act.js";
 import { lensesScreen } from "./screen_lenses.js";
 import { tracesScreen } from "./screen_traces.js";
 
+// Each with the routes that it is about: a file that holds no answer of them does not offer it.
 const SCREENS = {
-  prompt: ["Prompt", promptScreen],
-  head: ["Head", headScreen],
-  positions: ["Positions", positionsScreen],
-  compare: ["Compare", compareScreen],
-  act: ["Act", actScreen],
-  lenses: ["Lenses", lensesScreen],
-  traces: ["Traces", tracesScreen],
+  prompt: ["Prompt", promptScreen, "reading"],
+  head: ["Head", headScreen, "reading"],
+  positions: ["Positions", positionsScreen, "positions"],
+  compare: ["Compare", compareScreen, "compare"],
+  act: ["Act", actScreen, "act"],
+  lenses: ["Lenses", lensesScreen, "lenses"],
+  traces: ["Traces", tracesScreen, "trace", "traces", "runs"],
 };
 const made = {};
 let inSight = null;
@@ -40,7 +41,7 @@ function show(state) {
       hadFocus = main.contains(document.activeElement);
     main.replaceChildren(keptEdit(), made[name].node);
     if (hadFocus) main.focus({ preventScroll: true }); // whoever came by keyboard goes on from here
-    document.title = `saccade: ${SCREENS[name][0].toLowerCase()}`;
+    if (!isOffline()) document.title = `saccade: ${SCREENS[name][0].toLowerCase()}`;
   }
   for (const link of document.querySelectorAll("#screens a")) {
     if (link.dataset.screen === name) link.setAttribute("aria-current", "page");
@@ -56,7 +57,9 @@ function screenOf({ screen, text }) {
 }
 
 function navigation() {
-  return Object.entries(SCREENS).map(([name, [title]]) =>
+  const offered = Object.entries(SCREENS).filter(([, [, , ...routes]]) => hasRoute(...routes));
+  if (offered.length < 2) return [];
+  return offered.map(([name, [title]]) =>
     make(
       "a",
       {

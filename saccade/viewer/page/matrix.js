@@ -27,7 +27,7 @@ export function matrix({
       [28, 28],
       [48, 22],
       [160, 12],
-    ].find(([most]) => columns.length <= most)?.[1] ??
+    ].find(([most]) => Math.max(rows.length, columns.length) <= most)?.[1] ??
     5;
   const widest = (labels) =>
     Math.min(

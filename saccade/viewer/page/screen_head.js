@@ -3,6 +3,7 @@
 import { dotted, make, panel } from "./dom.js";
 import { ask, hasAnswer, isOffline } from "./ask.js";
 import { arcs } from "./arcs.js";
+import { percent } from "./figures.js";
 import { cardFacts, cardFromReading, lensColumns, rolesPanel } from "./head_card.js";
 import { mapPanel } from "./map_panel.js";
 import { titleOf } from "./measures.js";
@@ -11,25 +12,45 @@ import { matrix } from "./matrix.js";
 import { place } from "./place.js";
 import { aboutText, headNamed, headQuestion, readingQuestion } from "./questions.js";
 import { getState, setState } from "./state.js";
-import { textPlace } from "./screen_prompt.js";
+import { rankedPlace, textPlace } from "./screen_prompt.js";
+import { wordList } from "./word_list.js";
 
 export function headScreen() {
   const strip = textPlace(),
     map = mapPanel();
   const card = place("card", { waiting: "Reads the head…" }),
     looks = place("looks"),
-    roles = place("roles-place");
+    roles = place("roles-place"),
+    ranked = hasAnswer("roles", {}) ? null : rankedPlace(); // a file without roles has room for it
   map.classList.add("head-map");
   const node = make(
     "div",
     { class: "screen screen-head" },
     strip,
-    make("div", { class: "head-columns" }, map, card, looks, roles),
+    make(
+      "div",
+      { class: `head-columns${ranked ? " with-ranking" : ""}` },
+      map,
+      card,
+      looks,
+      ranked ? make("div", { class: "roles-place" }, panel(null, ranked), explained()) : roles,
+    ),
   );
-  return { node, update: (state) => update(state, { strip, map, card, looks, roles }) };
+  return { node, update: (state) => update(state, { strip, map, card, looks, roles, ranked }) };
 }
 
-async function update(state, { strip, map, card, looks, roles }) {
+// A file is opened by people who have never seen the viewer.
+function explained() {
+  return make(
+    "p",
+    { class: "note" },
+    "A head says as many nats as its lens is away from the constant lens, the one that hears nothing and always " +
+      "gives the mean prediction. It adds the words that it makes likelier than the constant lens has them, and " +
+      "suppresses those it makes less likely. The arrow keys move over the map.",
+  );
+}
+
+async function update(state, { strip, map, card, looks, roles, ranked }) {
   strip.update(state);
   if (!state.text) return;
   const question = readingQuestion(state);
@@ -37,6 +58,7 @@ async function update(state, { strip, map, card, looks, roles }) {
   if (!reading || getState().head !== state.head || getState().text !== state.text) return; // overtaken
   const site = siteIn(reading, state.head);
   map.update(state, nameOf(site));
+  ranked?.update(state);
   const key = JSON.stringify([question, site]);
   card.fill(key, async () => drawCard(await cardOf(state, question, site)));
   if (site.head === null) {
@@ -107,6 +129,7 @@ function drawCard(card) {
       "after ",
       make("span", { class: "token" }, dotted(card.tokens[card.position])),
       ` (token ${card.position})`,
+      card.model ? `, read by ${card.model}` : "",
     ),
     cardFacts(card),
     lensColumns(card),
@@ -154,6 +177,17 @@ function whereItLooks(state, card) {
       title,
       onchoose: isOffline() ? null : choose,
     }),
+    card.attends ? mostRead(card) : null,
     hasAnswer("attention", asked) ? box : null,
   );
+}
+
+// In words: a reading has the largest weights only, and its tokens cannot be chosen.
+function mostRead({ attends }) {
+  const words = attends.map(({ position, text, weight }) => ({
+    text,
+    value: weight,
+    note: `at ${position}`,
+  }));
+  return wordList(words, { figure: (value) => percent(value, 0), title: "attends to", most: 1 });
 }

@@ -21,7 +21,7 @@ export function promptScreen() {
   const box = promptBox(),
     strip = textPlace(),
     map = mapPanel(),
-    ranked = place("ranked");
+    ranked = rankedPlace();
   const lists = make("div", { class: "below" }, map, panel(null, ranked));
   const node = make(
     "div",
@@ -40,10 +40,7 @@ export function promptScreen() {
       strip.update(state);
       if (!state.text) return;
       map.update(state);
-      ranked.fill(mapKey(state), async () => {
-        const both = await mapFigures(state).catch(() => null); // the map tells what went wrong
-        return both && rankedHeads(state, both.reading, both.found);
-      });
+      ranked.update(state);
     },
   };
 }
@@ -89,6 +86,17 @@ export function textPlace() {
       );
     });
   };
+  return node;
+}
+
+// The heads in order of what the map shows; shared with the head's screen.
+export function rankedPlace() {
+  const node = place("ranked");
+  node.update = (state) =>
+    node.fill(mapKey(state), async () => {
+      const both = await mapFigures(state).catch(() => null); // the map tells what went wrong
+      return both && rankedHeads(state, both.reading, both.found);
+    });
   return node;
 }
 

@@ -1,7 +1,7 @@
 // Trained systems: what each reached beside the published number, and where it looks.
 
 import { make, panel } from "./dom.js";
-import { ask } from "./ask.js";
+import { ask, hasAnswer, isOffline } from "./ask.js";
 import { brief } from "./figures.js";
 import { empty, place } from "./place.js";
 import { runPage } from "./run_page.js";
@@ -22,6 +22,11 @@ export function tracesScreen() {
         main.fill(`trace ${state.trace}`, async () =>
           savedTrace(state, await ask(`traces/${state.trace}`)),
         );
+      else if (isOffline() && hasAnswer("trace", {}))
+        main.fill("traces", async () => [
+          make("h1", { class: "unseen" }, document.title),
+          (await ask("trace")).map((trace, at) => traceView(state, trace, at)),
+        ]);
       else main.fill("gallery", gallery);
     },
   };

@@ -1,11 +1,12 @@
 // A system that looks at an image: the path of its gaze, and what it saw or drew, step by step.
 
-import { make, makeSvg } from "./dom.js";
+import { make, makeSvg, printable } from "./dom.js";
 import { ink } from "./colours.js";
 import { svgPen, svgRoot } from "./pens.js";
 
 const SIDE = 360,
-  PACE = 700; // pixels; milliseconds a step
+  WIDEST = 1080, // pixels: a film strip is far wider than high
+  PACE = 700; // milliseconds a step
 
 export function imageTrace(trace, { step = 0, onstep = () => {} }) {
   const n = Math.max(trace.steps.length, trace.outlines?.length ?? 0),
@@ -28,6 +29,7 @@ export function imageTrace(trace, { step = 0, onstep = () => {} }) {
   const rows = Object.entries(trace.pictures ?? {}).map(([name, pictures]) =>
     filmStrip(name, pictures, (at) => go(at)),
   );
+  if (trace.heat) rows.unshift(sentence(trace.steps, (at) => stepBy(at - state.step)));
   function go(at) {
     state.step = Math.max(0, Math.min(n - 1, at));
     range.value = state.step;
@@ -68,8 +70,8 @@ export function imageTrace(trace, { step = 0, onstep = () => {} }) {
   return make(
     "div",
     { class: "gaze-parts" },
-    make("div", {}, picture, controls, said),
-    make("div", { class: "film" }, rows),
+    make("div", { class: "gaze-main" }, picture, controls, said),
+    rows.length ? make("div", { class: "film" }, rows) : null,
   );
 }
 
@@ -80,19 +82,19 @@ function stepButton(sign, title, onclick) {
 // The image, the windows of this step, and the way of the gaze so far.
 function drawing(trace, step) {
   const image = trace.kind === "canvas" ? trace.pictures.canvas[step] : trace.image;
-  const rows = image.length,
-    columns = image[0].length,
-    scale = SIDE / Math.max(rows, columns);
+  const { href, rows, columns, isGrey } = pictureOf(image),
+    isInk = trace.heat && isGrey, // dark ink on paper: on black nobody sees what lies in the dark
+    scale = Math.min(SIDE / Math.min(rows, columns), WIDEST / Math.max(rows, columns));
   const width = columns * scale,
     height = rows * scale,
     svg = svgRoot(width, height, `The image and where it looks at step ${step + 1}`),
     pen = svgPen(svg);
   svg.append(
     makeSvg("image", {
-      href: pixels(image).toDataURL(),
+      href,
       width,
       height,
-      style: { "image-rendering": "pixelated" },
+      style: { "image-rendering": "pixelated", ...(isInk ? { filter: "invert(1)" } : {}) },
     }),
   );
   shade(pen, trace.heat?.[step], width, height);
@@ -142,7 +144,10 @@ function middle(corners) {
   );
 }
 
-function pixels(image) {
+// A picture is rows of numbers from 0 to 1; in a file it is a PNG already.
+function pictureOf(image) {
+  if (image.png)
+    return { href: image.png, rows: image.height, columns: image.width, isGrey: image.is_grey };
   const rows = image.length,
     columns = image[0].length,
     canvas = make("canvas", { width: columns, height: rows });
@@ -155,7 +160,32 @@ function pixels(image) {
     }),
   );
   context.putImageData(data, 0, 0);
-  return canvas;
+  return { href: canvas.toDataURL(), rows, columns, isGrey: !Array.isArray(image[0][0]) };
+}
+
+// What was said while the image was read, a word a step, to point at.
+function sentence(steps, onchoose) {
+  const words = steps.map((text, at) =>
+    make(
+      "button",
+      {
+        type: "button",
+        class: "token",
+        onclick: () => onchoose(at),
+        onpointerenter: () => onchoose(at),
+        onfocus: () => onchoose(at),
+      },
+      printable(text),
+    ),
+  );
+  const row = make(
+    "div",
+    { class: "sides", role: "group", "aria-label": "Produced" },
+    make("div", {}, make("h3", {}, "Produced"), make("p", { class: "running" }, words)),
+  );
+  row.mark = (at) =>
+    words.forEach((word, place) => word.setAttribute("aria-pressed", String(place === at)));
+  return row;
 }
 
 function filmStrip(name, pictures, onchoose) {
@@ -163,7 +193,7 @@ function filmStrip(name, pictures, onchoose) {
     make(
       "button",
       { type: "button", "aria-label": `${name}, step ${at + 1}`, onclick: () => onchoose(at) },
-      pixels(picture),
+      make("img", { src: pictureOf(picture).href, alt: "" }),
     ),
   );
   const row = make(

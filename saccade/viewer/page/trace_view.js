@@ -11,7 +11,8 @@ import { getState, setState } from "./state.js";
 const LATTICES = ["lattice", "outputs"];
 
 // at: which of several traces of one system this is; the link holds a view and a step for each.
-export function traceView(state, trace, at = 0) {
+export function traceView(state, given, at = 0) {
+  const trace = given.kind === "document" ? withAll(given) : given;
   const title = trace.title ? `${capital(trace.kind)}: ${trace.title}` : capital(trace.kind);
   if (trace.image)
     return panel(
@@ -56,6 +57,18 @@ export function traceView(state, trace, at = 0) {
   return node;
 }
 
+// A document is read by a whole question: what all of its words read on average comes before each.
+function withAll(trace) {
+  const { steps, weights } = trace;
+  if (steps.length < 2 || trace.views?.length) return trace;
+  const mean = trace.memory.map((_, at) => sum(weights.map((row) => row[at])) / steps.length);
+  return { ...trace, steps: ["all", ...steps], weights: [mean, ...weights] };
+}
+
+function sum(values) {
+  return values.reduce((total, value) => total + value, 0);
+}
+
 function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
@@ -81,9 +94,7 @@ function viewsOf(trace) {
   const each = trace.views.map((name, at) => ({ name, weights: trace.weights[at] }));
   if (each.length < 2) return each;
   const mean = each[0].weights.map((row, step) =>
-    row.map(
-      (_, place) => each.reduce((sum, view) => sum + view.weights[step][place], 0) / each.length,
-    ),
+    row.map((_, place) => sum(each.map((view) => view.weights[step][place])) / each.length),
   );
   return [{ name: "mean of all", weights: mean }, ...each];
 }
@@ -97,6 +108,7 @@ function mainPicture(trace, weights, chosen, point) {
     title: `Weights of ${trace.kind}`,
     onpoint: (row) => point(row),
     cursor: { row: chosen.step, column: 0 },
+    height: 780,
   });
 }
 

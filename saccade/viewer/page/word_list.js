@@ -2,7 +2,7 @@
 
 import { dotted, make } from "./dom.js";
 
-// kind: "adds", "drops" or "" says the colour; figure turns a value into text.
+// kind: "adds", "drops" or "" says the colour; figure turns a value into text; a word may have a note.
 export function wordList(
   words,
   { kind = "", figure, title = "", most = null, onclick = null, level = "h3" },
@@ -14,7 +14,12 @@ export function wordList(
         class: "bar",
         style: { width: `${Math.min(100, (100 * Math.abs(word.value)) / largest)}%` },
       }),
-      make("span", { class: "token" }, dotted(word.text)),
+      make(
+        "span",
+        { class: "token" },
+        dotted(word.text),
+        word.note ? make("small", {}, ` ${word.note}`) : null,
+      ),
       make("span", { class: "number" }, figure(word.value)),
     ];
     return make(

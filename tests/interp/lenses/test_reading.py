@@ -327,7 +327,7 @@ def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_
     with pytest.raises(LensError, match="nothing here contributes directly"):
         reading.ranked("contributes")
     assert reading.to_table(heads=2).count("says") == 3  # two entries and the legend
-    assert "residual stream after layer 2" in reading.to_html()
+    assert f'"layer":{LAYERS - 1},"head":null' in reading.to_html()
 
 
 def test_a_model_that_hides_its_attention_is_read_without_it(lenses, monkeypatch):

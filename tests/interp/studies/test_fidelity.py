@@ -11,6 +11,7 @@ import torch
 from saccade.errors import LensError, UsageError
 from saccade.interp.lenses.jacobian_lens import fit_jacobian
 from saccade.interp.lenses.lens_set import add_quality, load_lenses
+from saccade.interp.lenses.reading import plain
 from saccade.interp.lenses.residual_lenses import baseline_lenses
 from saccade.interp.studies.fidelity.comparison import compare_kinds
 from saccade.interp.studies.fidelity.config import FidelityConfig
@@ -120,7 +121,7 @@ def test_a_reading_shows_the_fidelity_of_each_lens(story_lenses, fidelity, stori
     assert known.fidelity == pytest.approx(fidelity.heads[-1].ablation.value, abs=1e-5)
     assert reading.at(0, 0).fidelity is None
     assert f"fidelity {known.fidelity:+.2f}" in reading.to_table(heads=99)
-    assert "its fidelity is" in reading.to_html()
+    assert f'"ablation":{plain(known.fidelity)}' in reading.to_html()
     assert "fidelity" not in story_lenses.read("Once upon a time").to_table(heads=99)
 
 

@@ -167,49 +167,103 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture
-def new_page(browser, viewed) -> Iterator[Callable[..., Any]]:
+class Pages:
     """Opens pages; at the end none of them may have met an error or asked another host."""
-    contexts, seen = [], Seen()
 
-    def watch(page: Any, allowed: str) -> None:
-        def said(message: Any) -> None:
-            if message.type == "error" and not (allowed and allowed in message.text):
-                seen.errors.append(message.text)
+    def __init__(self, browser: Any, *hosts: str) -> None:
+        self._browser, self._seen = browser, Seen()
+        self._allowed = (*hosts, "data:", "blob:", "file:", "about:")
+        self._contexts: list[Any] = []
 
-        def asked(request: Any) -> None:
-            if not request.url.startswith((viewed.address, "data:", "blob:", "file:", "about:")):
-                seen.elsewhere.append(request.url)
-
-        page.on("console", said)
-        page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on("request", asked)
-
-    def make(
-        link: str | None = None,
+    def new(
+        self,
         *,
         width: int = 1280,
         height: int = 900,
         scheme: str = "light",
         allowed: str = "",
     ) -> Any:
-        context = browser.new_context(
+        context = self._browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme
         )
-        contexts.append(context)
+        self._contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(WAITED)
-        watch(page, allowed)
+        self._watch(page, allowed)
+        return page
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        assert not self._seen.errors, self._seen.errors
+        assert not self._seen.elsewhere, self._seen.elsewhere
+
+    def _watch(self, page: Any, allowed: str) -> None:
+        def said(message: Any) -> None:
+            if message.type == "error" and not (allowed and allowed in message.text):
+                self._seen.errors.append(message.text)
+
+        def asked(request: Any) -> None:
+            if not request.url.startswith(self._allowed):
+                self._seen.elsewhere.append(request.url)
+
+        def popped_up(dialog: Any) -> None:
+            self._seen.errors.append(f"a dialog: {dialog.message}")
+            dialog.dismiss()
+
+        page.on("console", said)
+        page.on("pageerror", lambda error: self._seen.errors.append(str(error)))
+        page.on("request", asked)
+        page.on("dialog", popped_up)
+
+
+@pytest.fixture
+def new_page(browser, viewed) -> Iterator[Callable[..., Any]]:
+    """Opens links of the viewer, or an empty page without one."""
+    pages = Pages(browser, viewed.address)
+
+    def make(link: str | None = None, **options: Any) -> Any:
+        page = pages.new(**options)
         if link is not None:
             page.goto(link)
             settled(page)
         return page
 
     yield make
-    for context in contexts:
-        context.close()
-    assert not seen.errors, seen.errors
-    assert not seen.elsewhere, seen.elsewhere
+    pages.close()
+
+
+@pytest.fixture
+def open_file(browser, tmp_path) -> Iterator[Callable[..., Any]]:
+    """Opens what `--html` writes, from disk and without a network; there is no server."""
+    pages = Pages(browser)
+
+    def make(html: str, **options: Any) -> Any:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.html"
+        file.write_text(html, encoding="utf-8")
+        page = pages.new(**options)
+        page.context.set_offline(True)
+        page.goto(file.as_uri())
+        settled(page)
+        return page
+
+    yield make
+    pages.close()
+
+
+@pytest.fixture
+def open_notebook(browser) -> Iterator[Callable[..., Any]]:
+    """A page with what a notebook shows under its cells: ``open_notebook(first, second)``."""
+    pages = Pages(browser)
+
+    def make(*cells: Any, body: str = "<body>", **options: Any) -> Any:
+        page = pages.new(**options)
+        shown = "".join(each._repr_html_() for each in cells)
+        page.set_content(f'<!doctype html><html lang="en"><title>notebook</title>{body}{shown}')
+        return page
+
+    yield make
+    pages.close()
 
 
 def waited(page: Any, expression: str, given: Any = None) -> None:

@@ -63,14 +63,7 @@ def test_the_link_can_be_copied(new_page, viewed, text, until):
     assert page.evaluate("navigator.clipboard.readText()") == page.url
 
 
-def in_notebook(new_page, shown):
-    """A page with what a notebook would put under a cell."""
-    page = new_page()
-    page.set_content(f"<!doctype html><title>notebook</title>{shown._repr_html_()}")
-    return page.frame_locator("iframe")
-
-
-def test_a_reading_is_drawn_in_a_notebook(new_page, viewed, view_config, text):
+def test_a_reading_is_drawn_in_a_notebook(open_notebook, view_config, text):
     import saccade
     from saccade.interp.lenses.reading_table import dotted
 
@@ -80,26 +73,9 @@ def test_a_reading_is_drawn_in_a_notebook(new_page, viewed, view_config, text):
 
     with ThreadPoolExecutor(1) as apart:
         reading = apart.submit(read).result()
-    frame = in_notebook(new_page, saccade.show(reading))
+    frame = open_notebook(saccade.show(reading)).frame_locator("iframe")
     frame.locator("main .heat-map [data-head='3.5']").click()
     frame.locator("main .lens").first.wait_for()
     head = reading.at(3, 5)
     shown = frame.locator("main .lens[data-lens=lens] .words.adds .token").all_text_contents()
     assert shown == [dotted(word.text) for word in head.adds]
-
-
-def test_a_trace_is_drawn_in_a_notebook(new_page):
-    import torch
-
-    import saccade
-    from saccade.trace.trace import Trace
-
-    trace = Trace(
-        kind="attention",
-        steps=("the", "cat"),
-        memory=("die", "Katze", "."),
-        weights=torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1]]),
-    )
-    frame = in_notebook(new_page, saccade.show(trace))
-    frame.locator("main .sides button", has_text="cat").click()
-    frame.locator("main .sides .note", has_text="Katze 70%").wait_for()

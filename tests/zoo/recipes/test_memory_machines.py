@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.trace.page import trace_html
 from saccade.trace.plot import draw_trace
 from saccade.zoo.recipes import memory_machines
 from saccade.zoo.recipes.registry import find_recipe
@@ -89,7 +88,7 @@ def test_a_tape_has_a_row_for_every_step_and_a_view_for_every_head(
     assert len(trace.steps) == n_steps
     assert (trace.weights.sum(-1) <= 1 + 1e-4).all() and (trace.weights.amax((0, 1)) > 0.02).all()
     draw_trace(trace, tmp_path / "tape.png")
-    assert (tmp_path / "tape.png").stat().st_size > 1000 and "tape" in trace_html(trace)
+    assert (tmp_path / "tape.png").stat().st_size > 1000 and "tape" in trace.to_html()
 
 
 def test_the_tape_of_given_bits_begins_with_them_and_says_how_wrong_it_is(runs):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.trace.page import trace_html
 from saccade.trace.plot import draw_trace
 from saccade.trace.trace import load_trace, save_trace
 from saccade.zoo.recipes.question_answering import errors_by_task, question_from
@@ -99,7 +98,7 @@ def test_a_story_is_traced_fact_by_fact_and_can_be_drawn(name, step, runs, tmp_p
     assert trace.title == f"where is mary? {trace.meta['answer']}"
     draw_trace(trace, tmp_path / "hops.png")
     assert (tmp_path / "hops.png").read_bytes()[:4] == b"\x89PNG"
-    assert '"upright":true' in trace_html(trace)
+    assert '"kind":"hops"' in trace.to_html()
     save_trace(tmp_path / "kept", trace)
     assert load_trace(tmp_path / "kept").to_dict() == json.loads(json.dumps(trace.to_dict()))
 
