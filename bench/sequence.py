@@ -43,7 +43,7 @@ from saccade.zoo.decoding.beam import beam
 from saccade.zoo.models.bahdanau import BahdanauTranslator
 from saccade.zoo.models.transformer import Transformer
 from saccade.zoo.objectives.likelihood import token_loss
-from saccade.zoo.recipes.translation import Coders, token_loss_out
+from saccade.zoo.recipes.translation import Tokenizers, token_loss_out
 from saccade.zoo.recipes.translators import BahdanauSettings, TransformerSettings
 from saccade.zoo.tasks.multi30k import read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
@@ -71,9 +71,9 @@ class Given:
 
     def __init__(self, *, n_batches: int) -> None:
         splits = read_multi30k()
-        coders = Coders.learn(SETTINGS, splits.train)
-        self.n_vocab = len(coders.source)
-        pairs, test = coders.pairs(splits.train), coders.pairs(splits.test)
+        tokenizers = Tokenizers.learn(SETTINGS, splits.train)
+        self.n_vocab = len(tokenizers.source)
+        pairs, test = tokenizers.pairs(splits.train), tokenizers.pairs(splits.test)
         drawn = pairs.batches(tokens=SETTINGS.batch_tokens, seed=0, epoch=0)
         trained = [batch for batch, _ in zip(drawn, range(n_batches), strict=False)]
         self.batches = [*trained, *_searched(test, n_batches)]

@@ -49,7 +49,7 @@ class Shown(NamedTuple):
     """One run in the gallery."""
 
     recipe: Recipe
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
     pictures: tuple[Path, ...]
     moving: Path | None
     """The first of them step by step, if it is over an image."""
@@ -120,7 +120,7 @@ def show_run(folder: Path, pictures: Path) -> Shown:
             if moving is None and len(trace.steps) > 1:
                 moving = path.with_suffix(".gif")
                 animate_image_trace(trace, moving)
-    return Shown(recipe, RunFolder(folder).figures, tuple(drawn), moving)
+    return Shown(recipe, RunFolder(folder).metrics, tuple(drawn), moving)
 
 
 def write_gallery(page: Path, runs: Sequence[Path]) -> tuple[Shown, ...]:
@@ -144,7 +144,7 @@ def _sections(page: Path) -> dict[str, str]:
 
 
 def _section(shown: Shown, beside: Path) -> str:
-    recipe, value = shown.recipe, shown.figures.get("value")
+    recipe, value = shown.recipe, shown.metrics.get("value")
     reached = "" if value is None else f" It reaches {value:.4g} {recipe.metric}"
     if reached and recipe.published is not None:
         reached += f"; published: {recipe.published:g}"

@@ -85,15 +85,15 @@ def length_curves(
             )
         test = read_multi30k(data, source=settings["source"], target=settings["target"]).test
         lengths = [len(text.split()) for text in test.source]
-        curves[folder.name] = _buckets(folder, run.figures, lengths)
+        curves[folder.name] = _buckets(folder, run.metrics, lengths)
     return curves
 
 
 def _buckets(
-    folder: Path, figures: Mapping[str, Any], lengths: Sequence[int]
+    folder: Path, metrics: Mapping[str, Any], lengths: Sequence[int]
 ) -> list[LengthBucket]:
     buckets = []
-    for name, score in figures.get("test", {}).items():
+    for name, score in metrics.get("test", {}).items():
         if score is not None and (match := NAME.fullmatch(name)):
             shortest, longest = map(int, match.groups())
             held = [n for n in lengths if shortest <= n <= longest]

@@ -63,7 +63,7 @@ def results(
         Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
     ] = None,
 ) -> None:
-    """Put the figures of runs into results.json and results.md.
+    """Put the metrics of runs into results.json and results.md.
 
     Rows of recipes that have no run here stay as they are.
     """
@@ -81,10 +81,10 @@ def finished_runs() -> list[Path]:
     """The runs in runs/ that have a figure; those that have none are named on stderr."""
     found = sorted(RUNS.iterdir()) if RUNS.is_dir() else []
     found = [path for path in found if (path / "manifest.json").exists()]
-    done = [path for path in found if "value" in RunFolder(path).figures]
+    done = [path for path in found if "value" in RunFolder(path).metrics]
     for path in found:
         if path not in done:
-            typer.echo(f"left out {path}: it has no figure yet", err=True)
+            typer.echo(f"left out {path}: it has no metric yet", err=True)
     return done
 
 
@@ -95,7 +95,7 @@ def gather_results(folders: Iterable[Path], *, kept: Sequence[Result] = ()) -> l
         kept: rows of before; those of recipes that have no run here stay.
     """
     recipes = list_recipes()
-    by_age = sorted(folders, key=lambda folder: RunFolder(folder).figures.get("evaluated", ""))
+    by_age = sorted(folders, key=lambda folder: RunFolder(folder).metrics.get("evaluated", ""))
     rows = {row.recipe: row for row in (*kept, *(result_of(path, recipes) for path in by_age))}
     return [rows[name] for name in sorted(rows)]
 

@@ -60,7 +60,7 @@ def wanted(recipe: Facts) -> str:
 
 
 def _beside(recipe: Recipe, name: str) -> str:
-    """Another figure of the recipe, and what it should reach."""
+    """Another metric of the recipe, and what it should reach."""
     held = recipe.beside[name]
     return name if held is None else f"{name} ({recipe.bound} {held:g})"
 
@@ -112,7 +112,7 @@ def _show(recipes: Sequence[Facts]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    # What each is about stands below, so that the figures keep to their columns at any width.
+    # What each is about stands below, so that the metrics keep to their columns at any width.
     table = Table(box=box.SIMPLE)
     for name in ("recipe", "metric", "wanted", "published", "minutes"):
         table.add_column(name, no_wrap=True, justify="right" if name == "minutes" else "left")
@@ -159,7 +159,7 @@ def train(
     """Train a recipe and evaluate it on its test data.
 
     The run folder holds the settings, the log (log.jsonl, loss.png), the best weights and the
-    figures. A run that is stopped or killed goes on with --resume along the same curve. Started by
+    metrics. A run that is stopped or killed goes on with --resume along the same curve. Started by
     torchrun, the processes share each batch.
     """
     load_plugin(plugin)
@@ -176,7 +176,7 @@ def train(
     is_first = int(os.environ.get("RANK", "0")) == 0
     try:
         with showing_progress(is_quiet=not is_first) as progress:
-            figures = train_recipe(
+            metrics = train_recipe(
                 recipe, folder, settings=settings, data=data, resume=resume, progress=progress
             )
     except KeyboardInterrupt:
@@ -184,28 +184,28 @@ def train(
             typer.echo(f"saved in {folder}; the same command with --resume goes on", err=True)
         raise
     if is_first:
-        show_figures(recipe, figures, folder=folder, as_json=as_json)
+        show_metrics(recipe, metrics, folder=folder, as_json=as_json)
 
 
-def show_figures(
-    recipe: Recipe, figures: dict[str, Any], *, folder: Path | None, as_json: bool
+def show_metrics(
+    recipe: Recipe, metrics: dict[str, Any], *, folder: Path | None, as_json: bool
 ) -> None:
     """Print what a run has reached beside what was wanted and what was published."""
     if as_json:
-        typer.echo(json.dumps({**figures, "folder": None if folder is None else str(folder)}))
+        typer.echo(json.dumps({**metrics, "folder": None if folder is None else str(folder)}))
         return
     beside = [f"wanted {wanted(recipe)}"] if recipe.at_least is not None else []
     if recipe.published is not None:
         beside.append(f"published {recipe.published:g}, {recipe.source}")
-    value = f"{figures['metric']} {figures['value']:.4g}"
-    typer.echo(f"{figures['recipe']}: {value}" + (f" ({'; '.join(beside)})" if beside else ""))
-    others = {name: number for name, number in figures["test"].items() if name != recipe.metric}
+    value = f"{metrics['metric']} {metrics['value']:.4g}"
+    typer.echo(f"{metrics['recipe']}: {value}" + (f" ({'; '.join(beside)})" if beside else ""))
+    others = {name: number for name, number in metrics["test"].items() if name != recipe.metric}
     if others:
         typer.echo(", ".join(f"{name} {number:.4g}" for name, number in others.items()))
-    if "ended" in figures:
+    if "ended" in metrics:
         typer.echo(
-            f"{figures['steps']} steps in {figures['minutes']:g} minutes, ended by "
-            f"{figures['ended']}; best at step {figures['best_step']}"
+            f"{metrics['steps']} steps in {metrics['minutes']:g} minutes, ended by "
+            f"{metrics['ended']}; best at step {metrics['best_step']}"
         )
     if folder is not None:
         typer.echo(f"in {folder}")
@@ -227,7 +227,7 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the figures of an ensemble here, as a run of its own."),
+        typer.Option(help="Keep the metrics of an ensemble here, as a run of its own."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Annotated[
@@ -236,7 +236,7 @@ def evaluate(
 ) -> None:
     """Evaluate a trained system on the test data of its recipe.
 
-    The figures of one run are kept in its folder, those of several used together where --out says.
+    The metrics of one run are kept in its folder, those of several used together where --out says.
     """
     load_plugin(plugin)
 
@@ -246,15 +246,15 @@ def evaluate(
 
     if out is not None and len(runs) == 1:
         raise UsageError(
-            "--out is for the figures of several runs together; those of one stay with it",
+            "--out is for the metrics of several runs together; those of one stay with it",
             hint=f"saccade eval {runs[0]}",
         )
     run = load_run(runs)
-    figures, kept_in = evaluate_run(run, data), out
+    metrics, kept_in = evaluate_run(run, data), out
     if len(runs) == 1:
         folder, kept_in = RunFolder(runs[0]), runs[0]
-        figures = {**folder.figures, **figures}
-        folder.write_figures(figures)
+        metrics = {**folder.metrics, **metrics}
+        folder.write_metrics(metrics)
     elif out is not None:
-        write_ensemble(out, runs, figures)
-    show_figures(run.recipe, figures, folder=kept_in, as_json=as_json)
+        write_ensemble(out, runs, metrics)
+    show_metrics(run.recipe, metrics, folder=kept_in, as_json=as_json)

@@ -62,7 +62,7 @@ class Run:
     about: str
     system: str
     state: Literal["done", "running"]
-    """Done once it has its figure."""
+    """Done once it has its metric."""
     metric: str
     is_better: str
     value: float | None
@@ -95,7 +95,7 @@ class RunDetails(Run):
     began: str
     score: str
     curve: Curve
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class DamagedDetails(DamagedRun):
     settings: dict[str, Any]
     versions: dict[str, Any]
     curve: Curve
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class Gallery:
         folder, short = RunFolder(path), self._short(name, path)
         if isinstance(short, DamagedRun):
             return DamagedDetails(
-                **vars(short), settings={}, versions={}, curve=_curve([], ""), figures={}
+                **vars(short), settings={}, versions={}, curve=_curve([], ""), metrics={}
             )
         manifest = folder.manifest
         score = manifest.get("score") or ""
@@ -163,7 +163,7 @@ class Gallery:
             began=manifest.get("began", ""),
             score=score,
             curve=_curve(read_log(folder.log), score),
-            figures=folder.figures,
+            metrics=folder.metrics,
         )
 
     def trace(self, asked: TraceQuestion, _: Progress) -> list[TraceJson]:
@@ -240,9 +240,9 @@ class Gallery:
 
         try:
             folder = RunFolder(path)
-            manifest, figures = folder.manifest, folder.figures
+            manifest, metrics = folder.manifest, folder.metrics
             recipe = self._recipes.get(manifest.get("recipe", ""))
-            row = result_of(path, self._recipes) if "value" in figures and recipe else None
+            row = result_of(path, self._recipes) if "value" in metrics and recipe else None
         except (SaccadeError, KeyError, TypeError, ValueError) as error:
             return DamagedRun(name=name, state="damaged", note=f"cannot be read: {error}")
         task, own = ("", ()) if recipe is None else (recipe.task, recipe.gallery)

@@ -42,7 +42,7 @@ def runs(data, tmp_path_factory):
     test = {"bleu_of_1_to_5_words": 30.5, "bleu_of_6_to_9_words": 12.25, "bleu": 20.0}
     both = RunFolder(folder / "both")
     both.begin({**one.manifest, "runs": ["one", "one"]}, {})
-    both.write_figures({**one.figures, "test": test})
+    both.write_metrics({**one.metrics, "test": test})
     return folder
 
 
@@ -57,9 +57,9 @@ def test_a_curve_has_the_scores_of_the_run_and_the_lengths_of_the_data(runs, dat
 def test_what_evaluation_leaves_makes_a_curve_over_all_sentences(runs, data):
     (curve,) = length_curves([runs / "one"], data).values()
     assert sum(each.n_sentences for each in curve) == len(GERMAN) * 7
-    figures = RunFolder(runs / "one").figures["test"]
+    metrics = RunFolder(runs / "one").metrics["test"]
     names = [f"bleu_of_{each.shortest}_to_{each.longest}_words" for each in curve]
-    assert [each.bleu for each in curve] == [figures[name] for name in names]
+    assert [each.bleu for each in curve] == [metrics[name] for name in names]
 
 
 def test_it_is_shown_and_drawn(tool, runs, data, tmp_path):

@@ -19,12 +19,12 @@ KEYS = ["recipe", "metric", "value", "published", "source", "minutes", "command"
 
 @pytest.fixture
 def changed_run(tiny_run, tmp_path):
-    """A copy of the run with other figures."""
+    """A copy of the run with other metrics."""
 
-    def make(name, **figures):
+    def make(name, **metrics):
         shutil.copytree(tiny_run, tmp_path / name)
         folder = RunFolder(tmp_path / name)
-        folder.write_figures({**folder.figures, **figures})
+        folder.write_metrics({**folder.metrics, **metrics})
         return tmp_path / name
 
     return make
@@ -56,8 +56,8 @@ def test_the_page_of_the_docs_is_what_the_tool_writes():
 
 def test_what_cannot_be_a_row_is_refused(tiny, tiny_run, tmp_path, monkeypatch):
     shutil.copytree(tiny_run, tmp_path / "young")
-    (tmp_path / "young" / "figures.json").unlink()
-    with pytest.raises(RecipeError, match="young has no figure yet"):
+    (tmp_path / "young" / "metrics.json").unlink()
+    with pytest.raises(RecipeError, match="young has no metric yet"):
         gather_results([tmp_path / "young"])
     monkeypatch.setattr(finding, "_REGISTERED", {})
     with pytest.raises(RecipeError, match="is a run of tiny-mirror, which is not known here"):
@@ -70,7 +70,7 @@ def test_what_cannot_be_a_row_is_refused(tiny, tiny_run, tmp_path, monkeypatch):
 
 def test_a_run_and_an_ensemble_become_rows(tool, tiny_run, tmp_path):
     both = tmp_path / "both"
-    write_ensemble(both, [tiny_run, tiny_run], RunFolder(tiny_run).figures)
+    write_ensemble(both, [tiny_run, tiny_run], RunFolder(tiny_run).metrics)
     code, out, err = tool("results", tiny_run, both, "--out", tmp_path / "docs", "--json")
     assert code == 0 and "results.md" in err
     assert [row["recipe"] for row in json.loads(out)] == ["tiny-mirror", "tiny-mirror x 2"]
@@ -94,7 +94,7 @@ def test_results_are_of_all_runs_that_are_done(
     assert code == 2 and "no run in runs/ is done" in told_in_a_line(err)
     for name in ("done", "young"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name)
-    (tmp_path / "runs" / "young" / "figures.json").unlink()
+    (tmp_path / "runs" / "young" / "metrics.json").unlink()
     code, out, err = tool("results")
-    assert code == 0 and "left out runs/young: it has no figure yet" in err
+    assert code == 0 and "left out runs/young: it has no metric yet" in err
     assert out == (tmp_path / "docs" / "results.md").read_text() + "\n"

@@ -17,7 +17,7 @@ from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.objectives.likelihood import sequence_log_probs
 from saccade.zoo.tasks.pairs import PairBatch, encode_pairs
-from saccade.zoo.tasks.tokenizers import Coder
+from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import Padded
 
 
@@ -119,17 +119,18 @@ def score_phrases(
     sources: Sequence[str],
     targets: Sequence[str],
     *,
-    coder: Coder,
-    target_coder: Coder | None = None,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
 ) -> list[ScoredPair]:
     """Score phrase pairs, in their order, each by ``log p(target | source)``.
 
     Section 3.1. A phrase-based translator takes this as one more feature of its log-linear model.
 
     Args:
-        coder: What the model was trained with; of the source alone if there is a ``target_coder``.
+        tokenizer: What the model was trained with; of the source alone if there is a
+            ``target_tokenizer``.
     """
-    pairs = encode_pairs(sources, targets, coder=coder, target_coder=target_coder)
+    pairs = encode_pairs(sources, targets, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     log_prob = torch.empty(len(pairs))
     for batch in pairs.in_order(tokens=4096):
         log_prob[batch.rows] = model.log_prob(batch).cpu()

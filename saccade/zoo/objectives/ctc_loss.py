@@ -22,8 +22,8 @@ from saccade.zoo.tasks.vocabulary import PAD
 # hard, stochastic, monotonic alignment whose marginal is tractable, because frames are independent
 # given the input.
 #
-# The blank's id is PAD's, 0: neither is ever a symbol of a text, and so the ids of a coder are the
-# outputs of a network as they are.
+# The blank's id is PAD's, 0: neither is ever a symbol of a text, and so the ids of a tokenizer are
+# the outputs of a network as they are.
 
 BLANK = PAD
 

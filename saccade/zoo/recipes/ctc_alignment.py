@@ -10,7 +10,7 @@ from saccade.zoo.decoding.stepper import Hypothesis
 from saccade.zoo.models.ctc_recogniser import CtcRecogniser
 from saccade.zoo.objectives.ctc_loss import BLANK, ctc_lattice, ctc_loss
 from saccade.zoo.tasks.speech import FrameBatch, Frames
-from saccade.zoo.tasks.tokenizers import CharacterCoder
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.training.job import LossOut, to_device_of
 
 NOTHING = "·"  # how a blank is written
@@ -36,7 +36,7 @@ def log_probs_of(model: nn.Module, source: Frames) -> Frames:
 
 
 def lattice_traces(
-    said: Frames, found: Hypothesis, coder: CharacterCoder, *, labels: tuple[str, ...]
+    said: Frames, found: Hypothesis, tokenizer: CharacterTokenizer, *, labels: tuple[str, ...]
 ) -> list[Trace]:
     """Two traces of one recording: where its text can be, and what each step outputs.
 
@@ -50,9 +50,9 @@ def lattice_traces(
     """
     text = torch.tensor([found.ids], dtype=torch.long)
     lattice = ctc_lattice(*said, text, torch.ones_like(text, dtype=torch.bool))
-    written = coder.decode(found.ids)
+    written = tokenizer.decode(found.ids)
     states = lattice.states[0].tolist()
-    names = [NOTHING if each == BLANK else coder.labels([each])[0] for each in states]
+    names = [NOTHING if each == BLANK else tokenizer.labels([each])[0] for each in states]
     symbols = [BLANK, *dict.fromkeys(found.ids)]
     return [
         Trace(
@@ -65,7 +65,7 @@ def lattice_traces(
         ),
         Trace(
             kind="outputs",
-            steps=(NOTHING, *coder.labels(symbols[1:])),
+            steps=(NOTHING, *tokenizer.labels(symbols[1:])),
             memory=labels,
             weights=said.values[0][:, symbols].exp().T,
             title=written,

@@ -51,7 +51,7 @@ class HamSettings:
     lengths: Span = (1, 16)
     """The fewest and the most items in training."""
     tested: Fews = (16, 32)
-    """Numbers of items to report on; the first is that of the recipe's figure."""
+    """Numbers of items to report on; the first is that of the recipe's metric."""
     d_node: Width = 32
     """Numbers that a node of the tree holds."""
     d_hidden: Width = 32

@@ -36,7 +36,7 @@ from saccade.zoo.tasks.pen_words import (
     read_pen_words,
 )
 from saccade.zoo.tasks.speech import Frames
-from saccade.zoo.tasks.tokenizers import CharacterCoder, coder_from_json
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import BOS, EOS
 from saccade.zoo.training.config import Batch, BelowOne, Few, Fews, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job
@@ -97,19 +97,21 @@ class CtcWordRecipe(Recipe):
     def build(self, settings: CtcWordSettings, data: Path | None) -> Job:
         """Words of many hands, changed a little in every epoch."""
         splits = read_pen_words(data)
-        coder = CharacterCoder.build(splits.train.labels)
+        tokenizer = CharacterTokenizer.build(splits.train.labels)
         seed = settings.training.seed
-        kept = {"coder": coder.to_json(), "words": dict(Counter(splits.train.labels))}
+        kept = {"tokenizer": tokenizer.to_json(), "words": dict(Counter(splits.train.labels))}
 
         def batches(epoch: int) -> PenBatches:
             words, warp = splits.train, settings.warp
-            return PenBatches(words, coder, batch=settings.batch, warp=warp, seed=seed, epoch=epoch)
+            return PenBatches(
+                words, tokenizer, batch=settings.batch, warp=warp, seed=seed, epoch=epoch
+            )
 
         return Job(
             model=self.restore(settings, kept),
             batches=batches,
             loss=recogniser_loss,
-            validate=lambda model: _metrics(model, splits.valid, coder, search=_by_best_path),
+            validate=lambda model: _metrics(model, splits.valid, tokenizer, search=_by_best_path),
             score="error",
             is_better="less",
             config=settings.training,
@@ -120,7 +122,7 @@ class CtcWordRecipe(Recipe):
         """The untrained model."""
         return CtcRecogniser(
             d_frame=D_FRAME,
-            n_symbols=len(_coder(kept)),
+            n_symbols=len(_tokenizer(kept)),
             d_hidden=settings.d_hidden,
             n_layers=settings.n_layers,
             strides=settings.strides,
@@ -129,10 +131,10 @@ class CtcWordRecipe(Recipe):
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
         """Metrics on words of new persons, with the language model and without."""
-        test, coder = read_pen_words(data).test, _coder(run.kept)
+        test, tokenizer = read_pen_words(data).test, _tokenizer(run.kept)
         search = _search(run, beam=run.settings.beam)
-        by_path = _metrics(run.model, test, coder, search=_by_best_path)
-        searched = _metrics(run.model, test, coder, search=search)
+        by_path = _metrics(run.model, test, tokenizer, search=_by_best_path)
+        searched = _metrics(run.model, test, tokenizer, search=search)
         return {**searched, **{f"{name}_by_path": value for name, value in by_path.items()}}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
@@ -140,31 +142,31 @@ class CtcWordRecipe(Recipe):
         said = _said(run, text, data=data)
         (found,) = _search(run, beam=run.settings.beam)(said)
         labels = tuple(map(str, range(said.mask.shape[1])))
-        return lattice_traces(said, found, _coder(run.kept), labels=labels)
+        return lattice_traces(said, found, _tokenizer(run.kept), labels=labels)
 
     def translate(
         self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
     ) -> list[Translated]:
         """The word in each file of strokes, or of each test word by its number."""
-        coder, search = _coder(run.kept), _search(run, beam=options.beam)
+        tokenizer, search = _tokenizer(run.kept), _search(run, beam=options.beam)
         found = [search(_said(run, text))[0] for text in texts]
-        return [Translated(coder.decode(each.ids), each.log_prob) for each in found]
+        return [Translated(tokenizer.decode(each.ids), each.log_prob) for each in found]
 
 
 def spelling_model(
-    counts: Mapping[str, int], coder: CharacterCoder, *, order: int
+    counts: Mapping[str, int], tokenizer: CharacterTokenizer, *, order: int
 ) -> NgramLanguageModel:
     """How letters follow each other in words, each counted as often as it was written."""
-    words = chain.from_iterable([coder.encode(word)] * n for word, n in sorted(counts.items()))
+    words = chain.from_iterable([tokenizer.encode(word)] * n for word, n in sorted(counts.items()))
     stream = chain.from_iterable([BOS, *word, EOS] for word in words)
-    return NgramLanguageModel.count(torch.tensor(list(stream)), order=order, d_vocab=len(coder))
+    return NgramLanguageModel.count(torch.tensor(list(stream)), order=order, d_vocab=len(tokenizer))
 
 
-def _coder(kept: Mapping[str, Any]) -> CharacterCoder:
+def _tokenizer(kept: Mapping[str, Any]) -> CharacterTokenizer:
     """The letters that a run knows."""
-    coder = coder_from_json(kept["coder"], "the run's alphabet")
-    assert isinstance(coder, CharacterCoder), f"no letters but {type(coder).__name__}"
-    return coder
+    tokenizer = tokenizer_from_json(kept["tokenizer"], "the run's alphabet")
+    assert isinstance(tokenizer, CharacterTokenizer), f"no letters but {type(tokenizer).__name__}"
+    return tokenizer
 
 
 def _by_best_path(said: Frames) -> list[Hypothesis]:
@@ -177,7 +179,7 @@ def _search(run: TrainedRun, *, beam: int) -> Search:
     if beam == 1:
         return _by_best_path
     settings = run.settings
-    model = spelling_model(run.kept["words"], _coder(run.kept), order=settings.order)
+    model = spelling_model(run.kept["words"], _tokenizer(run.kept), order=settings.order)
 
     def search(said: Frames) -> list[Hypothesis]:
         found = prefix_beam(
@@ -194,7 +196,7 @@ def _search(run: TrainedRun, *, beam: int) -> Search:
 
 def _said(run: TrainedRun, text: str, *, data: Path | None = None) -> Frames:
     """Log-probabilities for the word that a user names."""
-    coder, text = _coder(run.kept), text.strip()
+    tokenizer, text = _tokenizer(run.kept), text.strip()
     if text.isdecimal():
         words, number = read_pen_words(data).test, int(text)
         if number >= len(words):
@@ -209,17 +211,17 @@ def _said(run: TrainedRun, text: str, *, data: Path | None = None) -> Frames:
             f"expected the number of a test word or a JSON file with strokes, got {text!r}",
             hint="for example 0, or word.json with [[[x, y], ...], ...]",
         )
-    alone = PenBatches(words.one(number), coder, batch=1)[0]
+    alone = PenBatches(words.one(number), tokenizer, batch=1)[0]
     return log_probs_of(run.model, alone.source)
 
 
 def _metrics(
-    model: nn.Module, words: PenWords, coder: CharacterCoder, *, search: Search
+    model: nn.Module, words: PenWords, tokenizer: CharacterTokenizer, *, search: Search
 ) -> dict[str, float]:
     """``error``: percentage of characters; ``words``: percentage of words without any."""
-    batches, found = PenBatches(words, coder, batch=TOGETHER), {}
+    batches, found = PenBatches(words, tokenizer, batch=TOGETHER), {}
     for number, batch in enumerate(batches):
-        texts = [coder.decode(each.ids) for each in search(log_probs_of(model, batch.source))]
+        texts = [tokenizer.decode(each.ids) for each in search(log_probs_of(model, batch.source))]
         found.update(zip(batches.rows(number).tolist(), texts, strict=True))
     written = [found[row] for row in range(len(words))]
     return {

@@ -88,7 +88,7 @@ MEMORYLESS_TRAINING = TrainConfig(
     precision="bfloat16",
 )
 WORDLM_NOTE = (
-    "The Penn Treebank's text, which published figures are of, cannot be had freely; "
+    "The Penn Treebank's text, which published metrics are of, cannot be had freely; "
     "`ngram-words` stands beside this one on the same words."
 )
 
@@ -106,7 +106,7 @@ class LanguageModelSettings:
     test_streams: Many = 4
     """The same for the test text: few, because each begins without a past."""
     ngram_share: Share = 0.0
-    """How much n-grams of the training text have to say in the figures, beside the network."""
+    """How much n-grams of the training text have to say in the metrics, beside the network."""
     ngram_order: Few = 5
     """The longest of these n-grams."""
     training: TrainConfig = field(default_factory=TrainConfig)
@@ -132,7 +132,7 @@ class CharlmSettings(LanguageModelSettings):
     valid: Part = 0.02
     """Share of the text, before the last tenth, that is held out to choose the best weights by."""
     ngram_share: Share = 0.25
-    """How much n-grams have to say in the figures, beside the network; Mikolov et al.'s share."""
+    """How much n-grams have to say in the metrics, beside the network; Mikolov et al.'s share."""
     ngram_order: Few = 7
     """The longest of these n-grams; those of `ngram-characters`."""
     training: TrainConfig = CHARLM_TRAINING

@@ -91,7 +91,7 @@ class MachineSettings:
     n_wanted: FewOrNone = 0
     """sort: how many vectors are wanted, from the highest priority on."""
     tested: Fews = (20, 40, 80)
-    """Lengths to report on; the first is that of the recipe's figure and of the validation."""
+    """Lengths to report on; the first is that of the recipe's metric and of the validation."""
     d_hidden: Width = 100
     """Units of the controller."""
     n_slots: Width = 32

@@ -25,7 +25,7 @@ from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.multi30k import read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, encode_pairs, encode_sources
 from saccade.zoo.tasks.stretched_text import SILENCE, Drawled, WordSplits, drawl, split_vocabulary
-from saccade.zoo.tasks.tokenizers import CharacterCoder, coder_from_json
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS
 from saccade.zoo.training.config import Few, Many, NonNegative, Share, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
@@ -79,21 +79,21 @@ class HardAttentionRecipe(Recipe):
     def build(self, settings: HardAttentionSettings, data: Path | None) -> Job:
         """Words are said anew in every epoch."""
         words = _words(data)
-        coder = CharacterCoder.build([SILENCE, *words.train])
+        tokenizer = CharacterTokenizer.build([SILENCE, *words.train])
         valid = _said(settings, words.valid, seed=VALID_SEED)
-        kept = {"coder": coder.to_json()}
+        kept = {"tokenizer": tokenizer.to_json()}
 
         def batches(epoch: int) -> Iterator[PairBatch]:
             seed = settings.training.seed
             heard = _said(settings, words.train, seed=seed, epoch=epoch)
-            pairs = encode_pairs([word.frames for word in heard], words.train, coder=coder)
+            pairs = encode_pairs([word.frames for word in heard], words.train, tokenizer=tokenizer)
             return pairs.batches(tokens=settings.batch_tokens, seed=seed, epoch=epoch)
 
         return Job(
             model=self.restore(settings, kept),
             batches=batches,
             loss=lambda model, batch: _loss(settings, model, batch),
-            validate=lambda model: _metrics(model, valid, words.valid, coder=coder),
+            validate=lambda model: _metrics(model, valid, words.valid, tokenizer=tokenizer),
             score="words",
             is_better="more",
             config=settings.training,
@@ -102,7 +102,7 @@ class HardAttentionRecipe(Recipe):
 
     def restore(self, settings: HardAttentionSettings, kept: Mapping[str, Any]) -> OnlineTranslator:
         """The untrained model."""
-        n = len(_coder(kept))
+        n = len(_tokenizer(kept))
         return OnlineTranslator(
             n_source=n, n_target=n, d_embed=settings.d_embed, d_hidden=settings.d_hidden
         )
@@ -111,23 +111,23 @@ class HardAttentionRecipe(Recipe):
         """Metrics on words that are in no other part."""
         words = _words(data).test
         heard = _said(run.settings, words, seed=TEST_SEED)
-        return _metrics(run.model, heard, words, coder=_coder(run.kept))
+        return _metrics(run.model, heard, words, tokenizer=_tokenizer(run.kept))
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
         """At which frame each letter is written; the text is the frames."""
         del data
-        coder, model = _coder(run.kept), _online(run.model)
-        source = encode_sources([text.strip()], coder)
+        tokenizer, model = _tokenizer(run.kept), _online(run.model)
+        source = encode_sources([text.strip()], tokenizer)
         max_length = source.ids.shape[1]
         (found,) = greedy(model, to_device_of(model, source), max_length=max_length)
         assert found.weights is not None, "hard attention returns its weights"
         return [
             Trace(
                 kind="attention",
-                steps=tuple(coder.labels([*found.ids, EOS])[: len(found.weights)]),
-                memory=tuple(coder.labels(source.ids[0].tolist())),
+                steps=tuple(tokenizer.labels([*found.ids, EOS])[: len(found.weights)]),
+                memory=tuple(tokenizer.labels(source.ids[0].tolist())),
                 weights=found.weights.cpu(),
-                title=coder.decode(found.ids),
+                title=tokenizer.decode(found.ids),
                 meta={"log_prob": found.log_prob},
             )
         ]
@@ -136,15 +136,15 @@ class HardAttentionRecipe(Recipe):
         self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
     ) -> list[Translated]:
         """The word in the frames of each text."""
-        coder, model = _coder(run.kept), _online(run.model)
+        tokenizer, model = _tokenizer(run.kept), _online(run.model)
         found = beam(
             model,
-            to_device_of(model, encode_sources([text.strip() for text in texts], coder)),
+            to_device_of(model, encode_sources([text.strip() for text in texts], tokenizer)),
             size=options.beam,
             max_length=options.max_length,
             length_penalty=options.length_penalty,
         ).best
-        return [Translated(coder.decode(each.ids), each.log_prob) for each in found]
+        return [Translated(tokenizer.decode(each.ids), each.log_prob) for each in found]
 
 
 def _words(data: Path | None) -> WordSplits:
@@ -158,11 +158,11 @@ def _said(
     return drawl(words, longest_hold=hold, noise=noise, seed=seed, epoch=epoch)
 
 
-def _coder(kept: Mapping[str, Any]) -> CharacterCoder:
+def _tokenizer(kept: Mapping[str, Any]) -> CharacterTokenizer:
     """The letters that a run knows."""
-    coder = coder_from_json(kept["coder"], "the run's alphabet")
-    assert isinstance(coder, CharacterCoder), f"no letters but {type(coder).__name__}"
-    return coder
+    tokenizer = tokenizer_from_json(kept["tokenizer"], "the run's alphabet")
+    assert isinstance(tokenizer, CharacterTokenizer), f"no letters but {type(tokenizer).__name__}"
+    return tokenizer
 
 
 def _online(model: nn.Module) -> OnlineTranslator:
@@ -182,16 +182,20 @@ def _loss(settings: HardAttentionSettings, model: nn.Module, batch: PairBatch) -
 
 
 def _metrics(
-    model: nn.Module, heard: Sequence[Drawled], words: Sequence[str], *, coder: CharacterCoder
+    model: nn.Module,
+    heard: Sequence[Drawled],
+    words: Sequence[str],
+    *,
+    tokenizer: CharacterTokenizer,
 ) -> dict[str, float]:
     """How many words are written down right, how many letters, and when.
 
     ``guessed`` is the share of letters, of words that are right, that were written before they
     could be heard; ``delay`` is how many frames after its first one a letter was written.
     """
-    source = to_device_of(model, encode_sources([word.frames for word in heard], coder))
+    source = to_device_of(model, encode_sources([word.frames for word in heard], tokenizer))
     found = greedy(_online(model), source, max_length=source.ids.shape[1])
-    written = [coder.decode(each.ids) for each in found]
+    written = [tokenizer.decode(each.ids) for each in found]
     delays = [
         place - onset
         for each, text, word, right in zip(found, written, heard, words, strict=True)

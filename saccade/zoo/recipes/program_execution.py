@@ -30,7 +30,7 @@ from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.curricula import Curriculum as Difficulties
 from saccade.zoo.tasks.curricula import Difficulty
 from saccade.zoo.tasks.pairs import PairBatch, Pairs, encode_pairs, encode_sources
-from saccade.zoo.tasks.programs import Program, make_programs, program_coder, scramble
+from saccade.zoo.tasks.programs import Program, make_programs, program_tokenizer, scramble
 from saccade.zoo.tasks.vocabulary import EOS, Padded
 from saccade.zoo.training.config import BelowOne, Few, FewOrNone, Many, TrainConfig, Width
 from saccade.zoo.training.job import Curriculum, Job, LossOut, to_device_of
@@ -163,7 +163,7 @@ class ExecuteRecipe(Recipe):
         """The untrained model."""
         del kept  # the alphabet is the same for all programs
         return ProgramExecutor(
-            d_vocab=len(program_coder()),
+            d_vocab=len(program_tokenizer()),
             d_embed=settings.d_embed,
             d_hidden=settings.d_hidden,
             n_layers=settings.n_layers,
@@ -187,17 +187,17 @@ class ExecuteRecipe(Recipe):
         self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
     ) -> list[Translated]:
         """What each program prints, by beam search."""
-        model, coder = run.model, program_coder()
+        model, tokenizer = run.model, program_tokenizer()
         programs = [_written(run.settings, as_program(text)) for text in texts]
         limit = min(options.max_length, max_length(run.settings))
         found = beam(
             model,  # pyright: ignore[reportArgumentType]  a ProgramExecutor is a Stepper
-            to_device_of(model, encode_sources(programs, coder)),
+            to_device_of(model, encode_sources(programs, tokenizer)),
             size=options.beam,
             max_length=limit,
             length_penalty=0.0,  # the likeliest result, not the longest
         )
-        return [Translated(coder.decode(each.ids), each.log_prob) for each in found.best]
+        return [Translated(tokenizer.decode(each.ids), each.log_prob) for each in found.best]
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
         """How much each character of a program counts for each one written."""
@@ -206,7 +206,9 @@ class ExecuteRecipe(Recipe):
         assert isinstance(model, ProgramExecutor)
         program = as_program(text)
         said = self.translate(run, [text], TranslateOptions(beam=1))[0].text
-        pairs = encode_pairs([_written(run.settings, program)], [said], coder=program_coder())
+        pairs = encode_pairs(
+            [_written(run.settings, program)], [said], tokenizer=program_tokenizer()
+        )
         weights = model.influence_on(to_device_of(model, pairs.batch(torch.tensor([0]))))
         return [
             Trace(
@@ -276,7 +278,7 @@ def encode_programs(programs: Sequence[Program], settings: ExecuteSettings) -> P
     return encode_pairs(
         [written(each.source) for each in programs],
         [written(each.target) for each in programs],
-        coder=program_coder(),
+        tokenizer=program_tokenizer(),
     )
 
 
@@ -302,7 +304,7 @@ def accuracies(
     """How much of the results is right."""
     assert isinstance(model, ProgramExecutor)
     pairs = encode_programs(programs, settings)
-    coder, limit = program_coder(), max_length(settings)
+    tokenizer, limit = program_tokenizer(), max_length(settings)
     n_right = n = n_tokens = 0
     nll, wrote, wanted = 0.0, [], []
     for batch in pairs.in_order(tokens=4 * settings.batch_tokens):
@@ -314,8 +316,8 @@ def accuracies(
         each = token_accuracy(logits.argmax(-1)[None], targets[None], (targets != EOS)[None])
         n_right, n = n_right + each.n_right, n + each.n
         said = greedy(model, Padded(here.source, here.source_mask), max_length=limit)
-        wrote += [coder.decode(one.ids) for one in said]
-        wanted += [coder.decode(row) for row in here.target_out.tolist()]
+        wrote += [tokenizer.decode(one.ids) for one in said]
+        wanted += [tokenizer.decode(row) for row in here.target_out.tolist()]
     exact = exact_match(wrote, wanted)
     return Accuracies(100 * n_right / max(1, n), 100 * exact.rate, nll / max(1, n_tokens))
 
@@ -348,8 +350,8 @@ def as_program(text: str) -> str:
     True
     """
     program = text.replace("\\n", "\n").replace(";", "\n")
-    coder = program_coder()
-    if wrong := sorted({each for each in program if each not in coder.vocabulary}):
+    tokenizer = program_tokenizer()
+    if wrong := sorted({each for each in program if each not in tokenizer.vocabulary}):
         raise UsageError(
             f"no program of Learning to Execute has the character {wrong[0]!r}",
             hint="lines such as a=12, for x in range(3):a+=5, and at last print((a-7))",

@@ -97,13 +97,13 @@ class Facts:
     task: str
     """A module of saccade.zoo.tasks, or in words."""
     metric: str
-    """The figure it is about, a key of what ``evaluate`` gives."""
+    """The metric it is about, a key of what ``evaluate`` gives."""
     is_better: Literal["less", "more"] = "more"
     """Which way the metric is better."""
     at_least: float | None = None
     """What it should reach; where less is better, at most."""
     beside: Mapping[str, float | None] = field(default_factory=dict)
-    """Other figures that its row of results tells, keys of what ``evaluate`` gives, each with what
+    """Other metrics that its row of results tells, keys of what ``evaluate`` gives, each with what
     it should reach, if anything; better the same way."""
     published: float | None = None
     """The number of the paper or of the best public code."""
@@ -122,7 +122,7 @@ class Facts:
         return "at most" if self.is_better == "less" else "at least"
 
     def reaches(self, value: float, wanted: float) -> bool:
-        """Whether a figure is what was wanted."""
+        """Whether a value is what was wanted."""
         return value <= wanted if self.is_better == "less" else value >= wanted
 
 

@@ -22,7 +22,7 @@ from saccade.zoo.metrics.translation_metrics import bleu
 from saccade.zoo.objectives.likelihood import sequence_log_probs
 from saccade.zoo.recipes.recipe import RescoreOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.recipes.translation import Coders
+from saccade.zoo.recipes.translation import Tokenizers
 from saccade.zoo.tasks.multi30k import SentencePairs, read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.vocabulary import Padded
@@ -52,12 +52,12 @@ def rescore_translations(
             raise RecipeError(
                 f"{each.recipe.name} is no translator", hint="`saccade recipes` lists some"
             )
-    coders = Coders.from_kept(run.settings, run.kept)
-    found = _n_best(run, coders.sources(texts), options.n_best)
-    said = [[coders.target.decode(one.ids) for one in group] for group in found]
+    tokenizers = Tokenizers.from_kept(run.settings, run.kept)
+    found = _n_best(run, tokenizers.sources(texts), options.n_best)
+    said = [[tokenizers.target.decode(one.ids) for one in group] for group in found]
     ranked = rescore(found, lambda _: _second_scores(by, texts, said), weight=options.weight)
     return [
-        Rescored(old[0], coders.target.decode(new[0].ids))
+        Rescored(old[0], tokenizers.target.decode(new[0].ids))
         for old, new in zip(said, ranked, strict=True)
     ]
 
@@ -89,9 +89,9 @@ def _second_scores(
     by: TrainedRun, texts: Sequence[str], said: Sequence[Sequence[str]]
 ) -> list[list[float]]:
     """What the second run says of each hypothesis; several models say their mean."""
-    coders = Coders.from_kept(by.settings, by.kept)
+    tokenizers = Tokenizers.from_kept(by.settings, by.kept)
     sources = [text for text, group in zip(texts, said, strict=True) for _ in group]
-    pairs = coders.pairs(SentencePairs(sources, [one for group in said for one in group]))
+    pairs = tokenizers.pairs(SentencePairs(sources, [one for group in said for one in group]))
     log_prob = torch.stack([pair_log_probs(model, pairs) for model in by.models]).mean(0)
     n_tokens = pairs.target.lengths - 1  # BOS is not said
     scores = log_prob / length_norm(n_tokens, by.settings.length_penalty)

@@ -157,7 +157,7 @@ def train_recipe(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train a recipe into a run folder, evaluate it, and return the figures it leaves there.
+    """Train a recipe into a run folder, evaluate it, and return the metrics it leaves there.
 
     Args:
         settings: the recipe's own, changed; without it, as they are.
@@ -180,15 +180,15 @@ def train_recipe(
         job = recipe.build(settings, data)
         trained = train(job, folder, about=about, resume=resume, progress=progress)
     if not process.is_first:
-        return trained.figures
+        return trained.metrics
     run = TrainedRun(recipe=recipe, settings=settings, kept=job.kept, models=(trained.model,))
-    figures = {**trained.figures, **evaluate_run(run, data)}
-    RunFolder(Path(folder)).write_figures(figures)
-    return figures
+    metrics = {**trained.metrics, **evaluate_run(run, data)}
+    RunFolder(Path(folder)).write_metrics(metrics)
+    return metrics
 
 
 def evaluate_run(run: TrainedRun, data: Path | None = None) -> dict[str, Any]:
-    """A recipe's figure on test data, and all others with it."""
+    """A recipe's metric on test data, and all others with it."""
     with torch.no_grad(), own_randomness(run.settings.training.seed):
         found = {name: float(value) for name, value in run.recipe.evaluate(run, data).items()}
     if run.recipe.metric not in found:
@@ -210,8 +210,8 @@ def evaluate_run(run: TrainedRun, data: Path | None = None) -> dict[str, Any]:
     }
 
 
-def write_ensemble(folder: Path, runs: Sequence[Path], figures: Mapping[str, Any]) -> None:
-    """Leave the figures of several runs used together as a run folder of their own."""
+def write_ensemble(folder: Path, runs: Sequence[Path], metrics: Mapping[str, Any]) -> None:
+    """Leave the metrics of several runs used together as a run folder of their own."""
     place, parts = RunFolder(folder), [RunFolder(path) for path in runs]
     if place.exists():
         raise refused_to_replace(place)
@@ -232,8 +232,8 @@ def write_ensemble(folder: Path, runs: Sequence[Path], figures: Mapping[str, Any
         "commit": commit(),
     }
     place.begin(manifest, {})
-    minutes = sum(part.figures.get("minutes", 0.0) for part in parts)
-    place.write_figures({**figures, "minutes": minutes})
+    minutes = sum(part.metrics.get("minutes", 0.0) for part in parts)
+    place.write_metrics({**metrics, "minutes": minutes})
 
 
 def settings_of_run(recipe: Recipe, folder: Path) -> Any:
@@ -251,7 +251,7 @@ def settings_of_run(recipe: Recipe, folder: Path) -> Any:
 
 
 def command_for(recipe: Recipe, settings: Any, *, n_processes: int = 1) -> str:
-    """The command that makes the same figure: what differs from the recipe, and no folders."""
+    """The command that makes the same metric: what differs from the recipe, and no folders."""
     own = {setting.key: setting.value for setting in list_settings(recipe.settings)}
     changed = [
         f"--set {shlex.quote(f'{setting.key}={_word(setting.value)}')}"
@@ -288,10 +288,10 @@ class Result:
 def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
     """The result of a run, which must have come to its end."""
     run = RunFolder(folder)
-    manifest, figures = run.manifest, run.figures
-    if "value" not in figures:
+    manifest, metrics = run.manifest, run.metrics
+    if "value" not in metrics:
         raise RecipeError(
-            f"{folder} has no figure yet",
+            f"{folder} has no metric yet",
             hint="`saccade train ... --resume` goes on with it, `saccade eval RUN` evaluates it",
         )
     name = manifest.get("recipe", "no recipe")
@@ -308,23 +308,23 @@ def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
         recipe = replace(recipe, at_least=None, beside={}, note=note)
     return Result(
         recipe=recipe.name,
-        metric=figures.get("metric", recipe.metric),
-        value=round(figures["value"], 4),
+        metric=metrics.get("metric", recipe.metric),
+        value=round(metrics["value"], 4),
         published=recipe.published,
         source=recipe.source,
-        minutes=round(figures.get("minutes", 0.0), 1),
+        minutes=round(metrics.get("minutes", 0.0), 1),
         command=manifest["command"],
         commit=manifest["commit"],
-        note=_note(recipe, figures),
+        note=_note(recipe, metrics),
     )
 
 
-def _note(recipe: Facts, figures: Mapping[str, Any]) -> str:
+def _note(recipe: Facts, metrics: Mapping[str, Any]) -> str:
     parts = []
     if recipe.at_least is not None:
-        wanted = _wanted(recipe, figures["value"], recipe.at_least)
+        wanted = _wanted(recipe, metrics["value"], recipe.at_least)
         parts.append(f"{wanted[0].upper()}{wanted[1:]}.")
-    found = figures.get("test", {})
+    found = metrics.get("test", {})
     beside = [
         _beside(recipe, name, found[name]) for name in recipe.beside if found.get(name) is not None
     ]
@@ -334,7 +334,7 @@ def _note(recipe: Facts, figures: Mapping[str, Any]) -> str:
 
 
 def _beside(recipe: Facts, name: str, value: float) -> str:
-    """Another figure than the recipe's own."""
+    """Another metric than the recipe's own."""
     told, wanted = f"`{name}`: {value:.4g}", recipe.beside[name]
     return told if wanted is None else f"{told} ({_wanted(recipe, value, wanted)})"
 

@@ -55,7 +55,7 @@ from saccade.zoo.tasks.spoken_digits import (
     read_spoken_digits,
     split_recordings,
 )
-from saccade.zoo.tasks.tokenizers import CharacterCoder
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import EOS
 from saccade.zoo.training.config import (
     Batch,
@@ -70,7 +70,7 @@ from saccade.zoo.training.config import (
 )
 from saccade.zoo.training.job import Job, LossOut, to_device_of
 
-DIGITS = CharacterCoder.build(["0123456789"])
+DIGITS = CharacterTokenizer.build(["0123456789"])
 N_SYMBOLS, N_BANDS = len(DIGITS), 40
 EPOCH = 250  # batches in an epoch; the data, made at random, has no end
 TOGETHER = 100  # sequences that are evaluated at once

@@ -35,7 +35,7 @@ from saccade.zoo.tasks.multi30k import SentencePairs, read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, Pairs, encode_pairs, encode_sources
 from saccade.zoo.tasks.rare_words import MixedWords, SpelledWords
 from saccade.zoo.tasks.subwords import Subwords
-from saccade.zoo.tasks.tokenizers import Coder, WordCoder, coder_from_json
+from saccade.zoo.tasks.tokenizers import Tokenizer, WordTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS, Padded
 from saccade.zoo.training.config import BelowOne, Few, Many, NonNegative, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
@@ -122,34 +122,34 @@ class Translation(Recipe):
     def build(self, settings: TranslationSettings, data: Path | None) -> Job:
         """Read Multi30k, learn the vocabulary, make the model."""
         splits = read_multi30k(data, source=settings.source, target=settings.target)
-        coders = Coders.learn(settings, splits.train)
-        pairs, valid = coders.pairs(splits.train), coders.pairs(splits.valid)
+        tokenizers = Tokenizers.learn(settings, splits.train)
+        pairs, valid = tokenizers.pairs(splits.train), tokenizers.pairs(splits.valid)
         some = SentencePairs(*(side[: settings.valid_sentences] for side in splits.valid))
         return Job(
-            model=self.make_model(settings, len(coders.source), len(coders.target)),
+            model=self.make_model(settings, len(tokenizers.source), len(tokenizers.target)),
             batches=lambda epoch: pairs.batches(
                 tokens=settings.batch_tokens, seed=settings.training.seed, epoch=epoch
             ),
             loss=lambda model, batch: self.loss(settings, model, batch),
-            validate=lambda model: _validate(model, valid, some, coders=coders),
+            validate=lambda model: _validate(model, valid, some, tokenizers=tokenizers),
             score=settings.score,
             is_better="more" if settings.score == "bleu" else "less",
             config=settings.training,
-            kept=coders.to_kept(),
+            kept=tokenizers.to_kept(),
         )
 
     def restore(self, settings: TranslationSettings, kept: Mapping[str, Any]) -> nn.Module:
         """The model for the vocabulary that was kept."""
-        coders = Coders.from_kept(settings, kept)
-        return self.make_model(settings, len(coders.source), len(coders.target))
+        tokenizers = Tokenizers.from_kept(settings, kept)
+        return self.make_model(settings, len(tokenizers.source), len(tokenizers.target))
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
         """Scores on test_2016, on the text a reader would see; BLEU also by the source's length."""
         settings = run.settings
         test = read_multi30k(data, source=settings.source, target=settings.target).test
-        coders = Coders.from_kept(settings, run.kept)
+        tokenizers = Tokenizers.from_kept(settings, run.kept)
         options = search_options(settings)
-        found = translate_texts(run.models, test.source, coders=coders, options=options)
+        found = translate_texts(run.models, test.source, tokenizers=tokenizers, options=options)
         said = [each.text for each in found]
         scores = {
             "bleu": bleu(said, test.target).score,
@@ -157,7 +157,7 @@ class Translation(Recipe):
             "ter": ter(said, test.target).score,
         }
         if len(run.models) == 1:
-            scores["perplexity"] = pairs_perplexity(run.model, coders.pairs(test))
+            scores["perplexity"] = pairs_perplexity(run.model, tokenizers.pairs(test))
         n_words = [len(text.split()) for text in test.source]
         for each in bleu_by_length(said, test.target, n_words):
             scores[f"bleu_of_{each.shortest}_to_{each.longest}_words"] = each.bleu
@@ -167,13 +167,13 @@ class Translation(Recipe):
         self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
     ) -> list[Translated]:
         """Translations of sentences, by one model or the mean of several."""
-        coders = Coders.from_kept(run.settings, run.kept)
-        return translate_texts(run.models, texts, coders=coders, options=options)
+        tokenizers = Tokenizers.from_kept(run.settings, run.kept)
+        return translate_texts(run.models, texts, tokenizers=tokenizers, options=options)
 
     def unknown_words(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[str]:
         """Words of a source sentence that the run reads as ``<unk>``."""
-        coders = Coders.from_kept(run.settings, run.kept)
-        return coders.source.unknown(coders.cased(text))
+        tokenizers = Tokenizers.from_kept(run.settings, run.kept)
+        return tokenizers.source.unknown(tokenizers.cased(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,38 +186,38 @@ class AttentionTranslation(Translation):
         A system with several kinds of attention overrides this.
         """
         del data  # the sentence is the user's
-        coders = Coders.from_kept(run.settings, run.kept)
-        source = coders.sources([text])
+        tokenizers = Tokenizers.from_kept(run.settings, run.kept)
+        source = tokenizers.sources([text])
         (best,) = search([run.model], source, options=search_options(run.settings))
         assert best.weights is not None, f"{run.recipe.name} tells no weights"
-        memory, weights = coders.source.labels(source.ids[0].tolist()), best.weights.cpu()
-        if coders.is_reversed:  # as a reader has it; the end symbol was last all the time
+        memory, weights = tokenizers.source.labels(source.ids[0].tolist()), best.weights.cpu()
+        if tokenizers.is_reversed:  # as a reader has it; the end symbol was last all the time
             order = [*range(len(memory) - 2, -1, -1), len(memory) - 1]
             memory, weights = [memory[at] for at in order], weights[:, order]
-        steps = coders.target.labels([*best.ids, EOS])[: len(weights)]
+        steps = tokenizers.target.labels([*best.ids, EOS])[: len(weights)]
         return [
             Trace(
                 kind="attention",
                 steps=tuple(steps),
                 memory=tuple(memory),
                 weights=weights,
-                title=coders.target.decode(best.ids),
+                title=tokenizers.target.decode(best.ids),
                 meta={"source": text, "log_prob": best.log_prob},
             )
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coders:
+class Tokenizers:
     """How text becomes tokens, on both sides."""
 
-    source: Coder
-    target: Coder
+    source: Tokenizer
+    target: Tokenizer
     is_lowercase: bool
     is_reversed: bool
 
     @classmethod
-    def learn(cls, settings: TranslationSettings, pairs: SentencePairs) -> Coders:
+    def learn(cls, settings: TranslationSettings, pairs: SentencePairs) -> Tokenizers:
         """From training sentences."""
         sources = [_cased(settings.is_lowercase, text) for text in pairs.source]
         if settings.is_joint:
@@ -227,16 +227,18 @@ class Coders:
         return cls._with(settings, source, target)
 
     @classmethod
-    def from_kept(cls, settings: TranslationSettings, kept: Mapping[str, Any]) -> Coders:
+    def from_kept(cls, settings: TranslationSettings, kept: Mapping[str, Any]) -> Tokenizers:
         """As a run has kept them."""
-        held = kept.get("coders")
+        held = kept.get("tokenizers")
         if not held:
             raise RecipeError("the run has kept no vocabulary", hint="train it again")
-        coders = [coder_from_json(each, "the run's vocabulary") for each in held]
-        return cls._with(settings, coders[0], coders[-1])
+        tokenizers = [tokenizer_from_json(each, "the run's vocabulary") for each in held]
+        return cls._with(settings, tokenizers[0], tokenizers[-1])
 
     @classmethod
-    def _with(cls, settings: TranslationSettings, source: Coder, target: Coder) -> Coders:
+    def _with(
+        cls, settings: TranslationSettings, source: Tokenizer, target: Tokenizer
+    ) -> Tokenizers:
         return cls(
             source=source,
             target=target,
@@ -249,17 +251,17 @@ class Coders:
         return _cased(self.is_lowercase, text)
 
     def to_kept(self) -> dict[str, Any]:
-        """What a run is to keep; a shared coder once."""
-        coders = [self.source] if self.source is self.target else [self.source, self.target]
-        return {"coders": [coder.to_json() for coder in coders]}
+        """What a run is to keep; a shared tokenizer once."""
+        tokenizers = [self.source] if self.source is self.target else [self.source, self.target]
+        return {"tokenizers": [tokenizer.to_json() for tokenizer in tokenizers]}
 
     def pairs(self, pairs: SentencePairs) -> Pairs:
         """Encode sentences with their translations."""
         return encode_pairs(
             [self.cased(text) for text in pairs.source],
             pairs.target,
-            coder=self.source,
-            target_coder=self.target,
+            tokenizer=self.source,
+            target_tokenizer=self.target,
             is_reversed=self.is_reversed,
         )
 
@@ -269,12 +271,12 @@ class Coders:
         return encode_sources(cased, self.source, is_reversed=self.is_reversed)
 
 
-def _learn(settings: TranslationSettings, texts: Sequence[str]) -> Coder:
+def _learn(settings: TranslationSettings, texts: Sequence[str]) -> Tokenizer:
     match settings.coding:
         case "bpe" | "wordpiece":
             return Subwords.train(texts, size=settings.n_pieces, kind=settings.coding)
         case "words":
-            return WordCoder.build(texts, max_size=settings.n_pieces)
+            return WordTokenizer.build(texts, max_size=settings.n_pieces)
         case "mixed":
             return MixedWords.build(texts, n_words=settings.n_pieces)
         case "spelled":
@@ -305,12 +307,12 @@ def translate_texts(
     models: Sequence[nn.Module],
     texts: Sequence[str],
     *,
-    coders: Coders,
+    tokenizers: Tokenizers,
     options: TranslateOptions,
 ) -> list[Translated]:
     """Translate sentences, with one model or the mean of several."""
-    found = search(models, coders.sources(texts), options=options)
-    return [Translated(coders.target.decode(each.ids), each.log_prob) for each in found]
+    found = search(models, tokenizers.sources(texts), options=options)
+    return [Translated(tokenizers.target.decode(each.ids), each.log_prob) for each in found]
 
 
 def search_options(settings: TranslationSettings) -> TranslateOptions:
@@ -335,12 +337,12 @@ def search(
 
 
 def _validate(
-    model: nn.Module, pairs: Pairs, sentences: SentencePairs, *, coders: Coders
+    model: nn.Module, pairs: Pairs, sentences: SentencePairs, *, tokenizers: Tokenizers
 ) -> dict[str, float]:
     scores = {"perplexity": pairs_perplexity(model, pairs)}
     if sentences.source:
         options = TranslateOptions(beam=1)
-        found = translate_texts([model], sentences.source, coders=coders, options=options)
+        found = translate_texts([model], sentences.source, tokenizers=tokenizers, options=options)
         scores["bleu"] = bleu([each.text for each in found], sentences.target).score
     return scores
 

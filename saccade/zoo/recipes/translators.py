@@ -35,7 +35,7 @@ from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.recipes.translation import (
     RECURRENT,
     AttentionTranslation,
-    Coders,
+    Tokenizers,
     Translation,
     TranslationSettings,
     search,
@@ -261,18 +261,18 @@ class TransformerRecipe(AttentionTranslation):
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
         """Where every head looks while the best translation of a text is said."""
         del data  # the sentence is the user's
-        coders = Coders.from_kept(run.settings, run.kept)
-        source, model = coders.sources([text]), run.model
+        tokenizers = Tokenizers.from_kept(run.settings, run.kept)
+        source, model = tokenizers.sources([text]), run.model
         assert isinstance(model, Transformer), f"no Transformer but a {type(model).__name__}"
         (best,) = search([model], source, options=search_options(run.settings))
         target = torch.tensor([[BOS, *best.ids]])
         looks = model.look(to_device_of(model, source), to_device_of(model, target))
         return head_traces(
             Looks(*(weights.cpu() for weights in looks)),
-            source=coders.source.labels(source.ids[0].tolist()),
-            read=coders.target.labels([BOS, *best.ids]),
-            said=coders.target.labels([*best.ids, EOS]),
-            title=coders.target.decode(best.ids),
+            source=tokenizers.source.labels(source.ids[0].tolist()),
+            read=tokenizers.target.labels([BOS, *best.ids]),
+            said=tokenizers.target.labels([*best.ids, EOS]),
+            title=tokenizers.target.decode(best.ids),
         )
 
 

@@ -124,7 +124,7 @@ def _file(folder: Path, name: str) -> Path:
 # Salakhutdinov and Murray, 2008 (https://doi.org/10.1145/1390156.1390266): generative models are
 # compared by the likelihood of such digits. Their fixed drawing is a file of its own that is not
 # part of MNIST. Here the digits to learn from are drawn anew every time, and those to be judged by
-# once, from a fixed seed: the same distribution, so the figures can be compared, but not the same
+# once, from a fixed seed: the same distribution, so the metrics can be compared, but not the same
 # pixels.
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.tokenizers import Coder
+from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, Padded, Ragged, cut_by_tokens
 
 
@@ -109,16 +109,18 @@ def encode_pairs(
     source: Sequence[str],
     target: Sequence[str],
     *,
-    coder: Coder,
-    target_coder: Coder | None = None,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
     is_reversed: bool = False,
 ) -> Pairs:
-    """Encode sentences and their translations, with one coder or two."""
-    targets = (target_coder or coder).encode_all(target)
-    return Pairs.of(coder.encode_all(source), targets, is_reversed=is_reversed)
+    """Encode sentences and their translations, with one tokenizer or two."""
+    targets = (target_tokenizer or tokenizer).encode_all(target)
+    return Pairs.of(tokenizer.encode_all(source), targets, is_reversed=is_reversed)
 
 
-def encode_sources(texts: Sequence[str], coder: Coder, *, is_reversed: bool = False) -> Padded:
+def encode_sources(
+    texts: Sequence[str], tokenizer: Tokenizer, *, is_reversed: bool = False
+) -> Padded:
     """Sentences to be translated, as the encoder of a `PairBatch` would see them."""
     if not texts:
         raise UsageError("no sentence to encode", hint="give at least one")
@@ -126,6 +128,6 @@ def encode_sources(texts: Sequence[str], coder: Coder, *, is_reversed: bool = Fa
         if not text.strip():
             which = f"sentence {number} of {len(texts)}" if len(texts) > 1 else "the sentence"
             raise UsageError(f"{which} is empty", hint="give it at least one word")
-    rows = coder.encode_all(texts)
+    rows = tokenizer.encode_all(texts)
     turned = rows.reversed() if is_reversed else rows
     return turned.between(last=EOS).pad(torch.arange(len(texts)))

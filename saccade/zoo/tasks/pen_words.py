@@ -26,7 +26,7 @@ from saccade.zoo.tasks.books import read_lines
 from saccade.zoo.tasks.curricula import generator_of
 from saccade.zoo.tasks.datasets import find_data
 from saccade.zoo.tasks.speech import FrameBatch, Frames
-from saccade.zoo.tasks.tokenizers import Coder
+from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import Ragged
 
 # Pen strokes made comparable: one scale, and points that lie evenly along the ink.
@@ -300,7 +300,7 @@ class PenBatches(Sequence[FrameBatch]):
     def __init__(
         self,
         words: PenWords,
-        coder: Coder,
+        tokenizer: Tokenizer,
         *,
         batch: int,
         warp: float = 0.0,
@@ -308,7 +308,7 @@ class PenBatches(Sequence[FrameBatch]):
         epoch: int = 0,
     ) -> None:
         self.words, self.amount, self.seed = words, warp, seed
-        self.text = coder.encode_all(words.labels)
+        self.text = tokenizer.encode_all(words.labels)
         self.places = Ragged(torch.arange(len(words.points)), words.starts)
         generator = generator_of(seed, epoch)
         blur = BLUR * torch.rand(len(words), generator=generator) if warp else 0.0

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from saccade.errors import UsageError
 from saccade.zoo.tasks.curricula import Difficulty
-from saccade.zoo.tasks.tokenizers import CharacterCoder
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import SYMBOLS, Vocabulary
 
 # Runs the programs of Learning to Execute, and nothing else.
@@ -150,7 +150,7 @@ def write_program(difficulty: Difficulty, generator: random.Random) -> str:
 
     As the authors' code, but for three things in which we follow the paper: one length is drawn for
     a whole program (section 3.3), no assignment ends in a semicolon, and lines end in line feeds
-    (its figures).
+    (its metrics).
     """
     if not (difficulty.length >= 1 and 1 <= difficulty.nesting <= len(VARIABLES)):
         raise UsageError(
@@ -232,9 +232,9 @@ OPERATIONS: tuple[Callable[[_Writer], str], ...] = (
 )
 
 
-def program_coder() -> CharacterCoder:
+def program_tokenizer() -> CharacterTokenizer:
     """One id for each character that can stand in a program; no text is needed to know them."""
-    return CharacterCoder(Vocabulary((*SYMBOLS, *CHARACTERS)))
+    return CharacterTokenizer(Vocabulary((*SYMBOLS, *CHARACTERS)))
 
 
 def scramble(text: str, seed: int) -> str:

@@ -145,10 +145,10 @@ BLANK = "<blank>"
 class SpelledWords:
     """Known words by their ids; an unknown one as <unk>, its characters, and </w>.
 
-    >>> coder = SpelledWords.build(["the dog", "the Miki"], n_words=1)
-    >>> coder.labels(coder.encode("the Mik"))
+    >>> tokenizer = SpelledWords.build(["the dog", "the Miki"], n_words=1)
+    >>> tokenizer.labels(tokenizer.encode("the Mik"))
     ['the', '<unk>', '·M', '·i', '·k', '</w>']
-    >>> coder.decode(coder.encode("the Mik"))
+    >>> tokenizer.decode(tokenizer.encode("the Mik"))
     'the Mik'
     """
 

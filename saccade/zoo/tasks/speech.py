@@ -90,7 +90,7 @@ class FrameBatch(NamedTuple):
     frames: Float[Tensor, "batch frame d_frame"]
     frame_mask: Bool[Tensor, "batch frame"]
     text: Int[Tensor, "batch pos"]
-    """Ids of a coder, without BOS and EOS, filled up with PAD."""
+    """Ids of a tokenizer, without BOS and EOS, filled up with PAD."""
     text_mask: Bool[Tensor, "batch pos"]
 
     @property

@@ -1,4 +1,4 @@
-"""The plainest coders, of whole words and of characters; saving and loading of any coder."""
+"""The plainest tokenizers, of whole words and of characters; saving and loading of any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from saccade.zoo.tasks.vocabulary import Ragged, Vocabulary
 
 
 @runtime_checkable
-class Coder(Protocol):
+class Tokenizer(Protocol):
     """Turns text into ids and ids into text."""
 
     def __len__(self) -> int:
@@ -52,11 +52,11 @@ class Coder(Protocol):
 
 
 @dataclass(frozen=True)
-class WordCoder:
+class WordTokenizer:
     """Whole words by `split_words`; those it does not know become UNK.
 
-    >>> coder = WordCoder.build(["A dog.", "A cat."])
-    >>> coder.decode(coder.encode("A cat."))
+    >>> tokenizer = WordTokenizer.build(["A dog.", "A cat."])
+    >>> tokenizer.decode(tokenizer.encode("A cat."))
     'A cat.'
     """
 
@@ -65,7 +65,7 @@ class WordCoder:
     @classmethod
     def build(
         cls, texts: Iterable[str], *, max_size: int | None = None, min_count: int = 1
-    ) -> WordCoder:
+    ) -> WordTokenizer:
         """The commonest words of some texts."""
         words = map(split_words, texts)
         return cls(Vocabulary.build(words, max_size=max_size, min_count=min_count))
@@ -88,7 +88,7 @@ class WordCoder:
     def unknown(self, text: str) -> list[str]:
         """The words that become UNK.
 
-        >>> WordCoder.build(["a cat."]).unknown("a zebra.")
+        >>> WordTokenizer.build(["a cat."]).unknown("a zebra.")
         ['zebra']
         """
         return [word.strip(JOINT) for word in split_words(text) if word not in self.vocabulary]
@@ -103,18 +103,18 @@ class WordCoder:
 
 
 @dataclass(frozen=True)
-class CharacterCoder:
+class CharacterTokenizer:
     """One id a character.
 
-    >>> coder = CharacterCoder.build(["print(1)"])
-    >>> coder.decode(coder.encode("print(2)"))
+    >>> tokenizer = CharacterTokenizer.build(["print(1)"])
+    >>> tokenizer.decode(tokenizer.encode("print(2)"))
     'print(<unk>)'
     """
 
     vocabulary: Vocabulary
 
     @classmethod
-    def build(cls, texts: Iterable[str]) -> CharacterCoder:
+    def build(cls, texts: Iterable[str]) -> CharacterTokenizer:
         """All characters of some texts."""
         return cls(Vocabulary.build(texts))
 
@@ -146,15 +146,15 @@ class CharacterCoder:
         return {"kind": "characters", "words": list(self.vocabulary.words)}
 
 
-def save_coder(path: str | Path, coder: Coder) -> None:
-    """Write a coder as JSON, whole or not at all."""
+def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
+    """Write a tokenizer as JSON, whole or not at all."""
     with atomic_file(path) as temporary:
-        text = json.dumps(coder.to_json(), ensure_ascii=False, indent=1)
+        text = json.dumps(tokenizer.to_json(), ensure_ascii=False, indent=1)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def load_coder(path: str | Path) -> Coder:
-    """Read a coder that `save_coder` wrote, of whatever kind."""
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Read a tokenizer that `save_tokenizer` wrote, of whatever kind."""
     try:
         held = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -163,17 +163,17 @@ def load_coder(path: str | Path) -> Coder:
         ) from error
     except ValueError as error:
         raise TaskError(f"{path} is damaged: {error}", hint="take another copy of it") from error
-    return coder_from_json(held, str(path))
+    return tokenizer_from_json(held, str(path))
 
 
-def coder_from_json(held: Any, where: str = "this") -> Coder:
-    """Make a coder of what its ``to_json`` gave."""
+def tokenizer_from_json(held: Any, where: str = "this") -> Tokenizer:
+    """Make a tokenizer of what its ``to_json`` gave."""
     kind = held.get("kind") if isinstance(held, dict) else None
     try:
         if kind == "words":
-            return WordCoder(Vocabulary(tuple(held["words"])))
+            return WordTokenizer(Vocabulary(tuple(held["words"])))
         if kind == "characters":
-            return CharacterCoder(Vocabulary(tuple(held["words"])))
+            return CharacterTokenizer(Vocabulary(tuple(held["words"])))
         if kind == "mixed":
             return MixedWords(Vocabulary(tuple(held["words"])))
         if kind == "spelled":
@@ -185,7 +185,7 @@ def coder_from_json(held: Any, where: str = "this") -> Coder:
             f"{where} is damaged: it has no {error}", hint="take another copy of it"
         ) from error
     raise TaskError(
-        f"{where} is no coder: expected the kind words, characters, mixed, spelled, bpe or "
+        f"{where} is no tokenizer: expected the kind words, characters, mixed, spelled, bpe or "
         f"wordpiece, got {kind!r}",
         hint="check the path",
     )

@@ -152,7 +152,7 @@ def why_over(run: Run) -> str | None:
 
 
 def finish(run: Run, reason: str) -> dict[str, Any]:
-    """Leave the best weights in the model, and the figures and the picture in the folder."""
+    """Leave the best weights in the model, and the metrics and the picture in the folder."""
     state, first = run.state, run.processes.is_first
     if state.validated != state.step:
         validate(run)
@@ -164,7 +164,7 @@ def finish(run: Run, reason: str) -> dict[str, Any]:
     weights, about = run.folder.read_best()
     load_weights(run.job.model, weights, source=run.folder.best)
     run.job.model.eval()
-    figures = {
+    metrics = {
         "score": run.job.score,
         "validation": about["scores"],
         "best_step": about["step"],
@@ -177,9 +177,9 @@ def finish(run: Run, reason: str) -> dict[str, Any]:
     }
     if first:
         run.draw()
-        run.folder.write_figures(figures)
+        run.folder.write_metrics(metrics)
     run.processes.wait()
-    return figures
+    return metrics
 
 
 def _average(run: Run) -> bool:
@@ -202,8 +202,8 @@ class Trained(NamedTuple):
 
     model: nn.Module
     """With the weights that validated best, in eval mode."""
-    figures: dict[str, Any]
-    """What ``figures.json`` holds: the best scores, steps, minutes, why it ended."""
+    metrics: dict[str, Any]
+    """What ``metrics.json`` holds: the best scores, steps, minutes, why it ended."""
     folder: Path
 
 
@@ -243,7 +243,7 @@ def train(
     ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     trained = train(job, f"{folder}/run")
-    >>> trained.figures["steps"], round(trained.model.weight.item(), 2)
+    >>> trained.metrics["steps"], round(trained.model.weight.item(), 2)
     (200, 3.0)
     """
     on_gpu = device_of(job.config.device).type == "cuda"

@@ -1,7 +1,7 @@
 """The folder of a run: what it is, where it stands, how it went.
 
 ``manifest.json`` (recipe, settings, versions, command), ``kept.json`` (what the system needs beside
-its weights), ``checkpoint/``, ``best/``, ``log.jsonl``, ``loss.png``, at the end ``figures.json``.
+its weights), ``checkpoint/``, ``best/``, ``log.jsonl``, ``loss.png``, at the end ``metrics.json``.
 """
 
 from __future__ import annotations
@@ -65,10 +65,13 @@ def _git(*words: str) -> str:
 
 
 FORMAT = 1
-MANIFEST, KEPT, FIGURES, LOG, CURVE = (
+# Names that runs have which were trained before these were renamed.
+OLD_METRICS = "figures.json"
+RENAMED = {"coder": "tokenizer", "coders": "tokenizers"}
+MANIFEST, KEPT, METRICS, LOG, CURVE = (
     "manifest.json",
     "kept.json",
-    "figures.json",
+    "metrics.json",
     "log.jsonl",
     "loss.png",
 )
@@ -109,7 +112,7 @@ class RecipeManifest(Manifest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class Metrics:
     """The final numbers that others read."""
 
     recipe: str | None = None
@@ -193,13 +196,15 @@ class RunFolder:
                 f"{expected[:16]}..., found {_digest(found)[:16]}...",
                 hint="copy the run again, or train it again",
             )
-        return found
+        return {RENAMED.get(key, key): value for key, value in found.items()}
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """The final numbers; empty while the run goes on."""
-        found = self._read(FIGURES)
-        return {} if found is None else self._checked(Figures, found, FIGURES)
+        for name in (METRICS, OLD_METRICS):
+            if (found := self._read(name)) is not None:
+                return self._checked(Metrics, found, name)
+        return {}
 
     def exists(self) -> bool:
         """Whether anything is there; the left-overs of a run that was killed as it began are not.
@@ -222,9 +227,9 @@ class RunFolder:
         if not self.has_kept():
             self._write(KEPT, kept)
 
-    def write_figures(self, figures: Mapping[str, Any]) -> None:
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write the final numbers."""
-        self._write(FIGURES, with_digest(plain(finite(figures))))
+        self._write(METRICS, with_digest(plain(finite(metrics))))
 
     def write_best(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Keep weights as the best so far."""

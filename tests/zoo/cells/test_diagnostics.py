@@ -147,14 +147,14 @@ def test_tanh_is_less_steep_the_more_its_input_varies():
 def test_every_drawing_is_a_figure_with_its_axes_named():
     pytest.importorskip("matplotlib")
     norms = gradient_norms(GruCell(2, 3), torch.randn(2, 5, 2))
-    figures = [
+    metrics = [
         draw_gradient_norms({"gru": norms}),
         draw_attracted(attracted()),
         draw_curves(),
         draw_tanh_slope(tanh_slope()),
     ]
-    assert [len(figure.axes) for figure in figures] == [1, 2, 4, 1]
-    for figure in figures:
+    assert [len(figure.axes) for figure in metrics] == [1, 2, 4, 1]
+    for figure in metrics:
         figure.canvas.draw()
         assert all(axes.get_xlabel() for axes in figure.axes)
 

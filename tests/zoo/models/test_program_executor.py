@@ -9,7 +9,7 @@ from saccade.zoo.decoding.stepper import Stepper
 from saccade.zoo.models.program_executor import ProgramExecutor
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.tasks.pairs import Pairs, encode_pairs, encode_sources
-from saccade.zoo.tasks.programs import program_coder
+from saccade.zoo.tasks.programs import program_tokenizer
 from saccade.zoo.tasks.vocabulary import Padded, Ragged
 
 D_VOCAB, D_EMBED, D_HIDDEN = 13, 5, 11
@@ -93,11 +93,11 @@ def test_influence_is_shares_of_the_program(model, pairs):
 
 def test_it_learns_to_add_two_digits_in_seconds():
     torch.manual_seed(0)
-    coder = program_coder()
+    tokenizer = program_tokenizer()
     sums = [(a, b) for a in range(1, 5) for b in range(1, 5)]
     programs = [f"print(({a}+{b}))" for a, b in sums]
-    pairs = encode_pairs(programs, [str(a + b) for a, b in sums], coder=coder)
-    model = ProgramExecutor(d_vocab=len(coder), d_embed=16, d_hidden=32, n_layers=1)
+    pairs = encode_pairs(programs, [str(a + b) for a, b in sums], tokenizer=tokenizer)
+    model = ProgramExecutor(d_vocab=len(tokenizer), d_embed=16, d_hidden=32, n_layers=1)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     batch = pairs.batch(torch.arange(len(sums)))
     for _ in range(300):
@@ -105,5 +105,5 @@ def test_it_learns_to_add_two_digits_in_seconds():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    said = greedy(model.eval(), encode_sources(programs, coder), max_length=4)
-    assert [coder.decode(one.ids) for one in said] == [str(a + b) for a, b in sums]
+    said = greedy(model.eval(), encode_sources(programs, tokenizer), max_length=4)
+    assert [tokenizer.decode(one.ids) for one in said] == [str(a + b) for a, b in sums]

@@ -1,4 +1,4 @@
-"""The recipes of Bahdanau and of Luong, from training to figures, on a small scale."""
+"""The recipes of Bahdanau and of Luong, from training to metrics, on a small scale."""
 
 import json
 
@@ -50,8 +50,8 @@ def test_every_recipe_fits_its_time_and_knows_its_steps(name):
 )
 def test_a_translator_is_trained_evaluated_used_and_watched(name, changes, data, tmp_path, capsys):
     train(name, data, tmp_path / "run", *changes)
-    figures = json.loads(capsys.readouterr().out)
-    assert 0 <= figures["value"] <= 100 and figures["test"]["perplexity"] > 1
+    metrics = json.loads(capsys.readouterr().out)
+    assert 0 <= metrics["value"] <= 100 and metrics["test"]["perplexity"] > 1
     assert main(["translate", str(tmp_path / "run"), GERMAN[0]]) == 0
     capsys.readouterr()
     assert main(["trace", str(tmp_path / "run"), GERMAN[0], "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Tasks that ask what a cell has kept: small ones are learnt, and figures are what they say."""
+"""Tasks that ask what a cell has kept: small ones are learnt, and metrics are what they say."""
 
 import pytest
 import torch
@@ -32,9 +32,9 @@ def runs(tmp_path_factory):
     return run
 
 
-def test_a_short_adding_problem_is_solved_and_its_figure_is_the_mean_squared_error(runs):
-    folder, figures = runs("adding-gru")
-    assert figures["value"] < 0.02 < BASELINE
+def test_a_short_adding_problem_is_solved_and_its_metric_is_the_mean_squared_error(runs):
+    folder, metrics = runs("adding-gru")
+    assert metrics["value"] < 0.02 < BASELINE
     run = load_run(folder)
     test = adding_batch(0, length=6, batch=200, seed=cell_benchmarks.TEST_SEED)
     with torch.no_grad():
@@ -42,7 +42,7 @@ def test_a_short_adding_problem_is_solved_and_its_figure_is_the_mean_squared_err
             run.model(sequence[None])[0, -1, 0].item() - wanted.item()
             for sequence, wanted in zip(test.inputs, test.targets, strict=True)
         ]
-    assert figures["value"] == pytest.approx(sum(x * x for x in off) / 200, rel=1e-4)
+    assert metrics["value"] == pytest.approx(sum(x * x for x in off) / 200, rel=1e-4)
 
 
 def test_the_sum_comes_from_the_marked_numbers(runs):
@@ -55,11 +55,11 @@ def test_the_sum_comes_from_the_marked_numbers(runs):
 
 
 def test_a_short_silence_is_bridged_and_recalled_symbols_are_counted(runs):
-    folder, figures = runs("copying-unitary")
-    assert figures["value"] > 0.5
+    folder, metrics = runs("copying-unitary")
+    assert metrics["value"] > 0.5
     run = load_run(folder)
     again = evaluate_run(run)["test"]
-    assert again == pytest.approx(figures["test"], rel=1e-4)
+    assert again == pytest.approx(metrics["test"], rel=1e-4)
     test = copying_batch(0, length=2, batch=100, seed=cell_benchmarks.TEST_SEED)
     with torch.no_grad():
         said = run.model(torch.eye(10)[test.inputs]).argmax(-1)
@@ -68,7 +68,7 @@ def test_a_short_silence_is_bridged_and_recalled_symbols_are_counted(runs):
         for row in range(100)
         for place in range(10)
     ]
-    assert figures["value"] == pytest.approx(sum(right).item() / 1000)
+    assert metrics["value"] == pytest.approx(sum(right).item() / 1000)
 
 
 def test_what_is_said_is_traced_to_what_was_heard(runs):

@@ -33,8 +33,8 @@ def runs(tmp_path_factory, little_mnist):
 
 @pytest.mark.parametrize("name", ["draw-mnist", "draw-mnist-noattention"])
 def test_the_metric_is_the_bound_on_test_digits_drawn_once(runs, name):
-    folder, figures = runs(name)
-    test = figures["test"]
+    folder, metrics = runs(name)
+    test = metrics["test"]
     assert test["nats"] == pytest.approx(test["reconstruction"] + test["latent"], rel=1e-5)
     model = load_run(folder).model
     images = binarise(read_mnist("test").images, generator_of(TEST_SEED, 0))

@@ -44,14 +44,14 @@ def foveal(few, tmp_path_factory):
 
 
 def test_digits_are_learnt_and_the_metric_counts_the_wrong_ones(foveal, few):
-    folder, figures = foveal
-    assert figures["value"] < 60  # chance is 90
+    folder, metrics = foveal
+    assert metrics["value"] < 60  # chance is 90
     run, test = load_run(folder), few("test")
     with torch.no_grad():
         named = run.model(test.images.float() / 255).argmax(-1)
     wrong = (named != test.labels).float().mean().item() * 100
-    assert figures["value"] == pytest.approx(wrong, abs=0.2)
-    assert set(figures["test"]) == {"error", *run.recipe.beside}
+    assert metrics["value"] == pytest.approx(wrong, abs=0.2)
+    assert set(metrics["test"]) == {"error", *run.recipe.beside}
 
 
 def test_the_gaze_of_a_trained_machine_is_traced(foveal):
@@ -73,5 +73,5 @@ def test_the_recipe_makes_a_model_for_digits_and_the_other_cost_is_trained_too(f
     assert recipe.restore(recipe.settings, {})(torch.zeros(2, 28, 28)).shape == (2, 10)
     words = [*SHORT, *QUICK, "is_sequential=no", "steps=3", "validate_steps=3"]
     settings = with_settings(recipe.settings, words)
-    figures = train_recipe(recipe, tmp_path / "run", settings=settings)
-    assert 0 < figures["value"] <= 100
+    metrics = train_recipe(recipe, tmp_path / "run", settings=settings)
+    assert 0 < metrics["value"] <= 100

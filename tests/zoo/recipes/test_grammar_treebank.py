@@ -1,4 +1,4 @@
-"""The parser's recipe, from a small treebank to figures, trees and traces."""
+"""The parser's recipe, from a small treebank to metrics, trees and traces."""
 
 import random
 import zipfile
@@ -53,11 +53,11 @@ def run(data, tmp_path_factory):
 
 
 def test_it_learns_a_small_grammar_and_every_tree_is_one(run, data):
-    folder, figures = run
-    assert figures["value"] == figures["test"]["f1"] > 90
-    assert figures["test"]["repairs"] == 0
-    assert figures["test"]["sentences"] == len(read_treebank(data, max_words=9).test)
-    assert evaluate_run(load_run(folder), data)["test"] == pytest.approx(figures["test"])
+    folder, metrics = run
+    assert metrics["value"] == metrics["test"]["f1"] > 90
+    assert metrics["test"]["repairs"] == 0
+    assert metrics["test"]["sentences"] == len(read_treebank(data, max_words=9).test)
+    assert evaluate_run(load_run(folder), data)["test"] == pytest.approx(metrics["test"])
 
 
 def test_two_runs_make_an_ensemble(run, data):

@@ -1,4 +1,4 @@
-"""Sorting by a tree: little of it is learnt in seconds, and figures are what they say."""
+"""Sorting by a tree: little of it is learnt in seconds, and metrics are what they say."""
 
 import pytest
 
@@ -20,8 +20,8 @@ def trained(tmp_path_factory):
     return folder, train_recipe(recipe, folder, settings=settings)
 
 
-def test_figures_count_items_and_sequences_that_are_right(trained):
-    folder, figures = trained
+def test_metrics_count_items_and_sequences_that_are_right(trained):
+    folder, metrics = trained
     run = load_run(folder)
     test = sort_batch(3, lengths=(3, 3), batch=40, seed=ham_sort.TEST_SEED, d_bits=2)
     right = [
@@ -29,8 +29,8 @@ def test_figures_count_items_and_sequences_that_are_right(trained):
         for both in zip(run.model(test.items), test.targets, strict=True)
     ]
     items = 100 * sum(map(sum, right)) / 120
-    assert figures["test"]["items_3"] == pytest.approx(items, rel=1e-4)
-    assert figures["test"]["sequences_3"] == pytest.approx(100 * sum(map(all, right)) / 40)
+    assert metrics["test"]["items_3"] == pytest.approx(items, rel=1e-4)
+    assert metrics["test"]["sequences_3"] == pytest.approx(100 * sum(map(all, right)) / 40)
     assert items > 20  # of four bits each: guessing has 6
 
 

@@ -13,7 +13,7 @@ from saccade.zoo.recipes.recipe import TranslateOptions
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
 from saccade.zoo.recipes.settings import with_settings
-from saccade.zoo.tasks.tokenizers import CharacterCoder
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS
 
 WORDS = ("lo", "ol", "vol", "lov", "ovo", "loo", "vov", "oll")
@@ -68,14 +68,14 @@ def run(few, tmp_path_factory):
     ]
     settings = with_settings(recipe.settings, [*words, "warmup=5", "order=3", "beam=4"])
     folder = tmp_path_factory.mktemp("runs") / "ctc-words"
-    figures = train_recipe(recipe, folder, settings=settings)
-    return load_run(folder), figures
+    metrics = train_recipe(recipe, folder, settings=settings)
+    return load_run(folder), metrics
 
 
 def test_a_small_one_learns_to_read_a_new_hand(run):
-    _, figures = run
-    assert set(figures["test"]) == {"error", "words", "error_by_path", "words_by_path"}
-    assert figures["value"] < 30
+    _, metrics = run
+    assert set(metrics["test"]) == {"error", "words", "error_by_path", "words_by_path"}
+    assert metrics["value"] < 30
 
 
 def test_a_trace_shows_where_each_letter_is(run):
@@ -114,17 +114,17 @@ def test_what_cannot_be_read_is_refused_in_one_line(run, tmp_path):
 
 
 def test_the_language_model_prefers_words_it_has_counted():
-    coder = CharacterCoder.build(WORDS)
-    model = spelling_model({"lo": 20, "vol": 10}, coder, order=3)
+    tokenizer = CharacterTokenizer.build(WORDS)
+    model = spelling_model({"lo": 20, "vol": 10}, tokenizer, order=3)
     begun = model.step(torch.tensor([BOS]), None, model.begin(1))
-    assert begun.log_probs.argmax() == coder.encode("l")[0]
-    read = model.step(torch.tensor(coder.encode("l")), None, begun.state)
-    after = model.step(torch.tensor(coder.encode("o")), None, read.state)
+    assert begun.log_probs.argmax() == tokenizer.encode("l")[0]
+    read = model.step(torch.tensor(tokenizer.encode("l")), None, begun.state)
+    after = model.step(torch.tensor(tokenizer.encode("o")), None, read.state)
     assert after.log_probs.argmax() == EOS
     # Frames that leave open whether it is an l or a v: the word decides.
-    logits = torch.zeros(1, 5, len(coder))
+    logits = torch.zeros(1, 5, len(tokenizer))
     for frame, letters in enumerate(("", "lv", "", "o", "")):
-        logits[0, frame, coder.encode(letters) if letters else [0]] = 9.0
+        logits[0, frame, tokenizer.encode(letters) if letters else [0]] = 9.0
     log_probs, mask = logits.log_softmax(-1), torch.ones(1, 5, dtype=torch.bool)
     (found,) = prefix_beam(log_probs, mask, size=8, language_model=model)
-    assert coder.decode(found[0].ids) == "lo"
+    assert tokenizer.decode(found[0].ids) == "lo"

@@ -68,12 +68,12 @@ def runs(data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_recipe_gives_its_figure_and_the_run_gives_it_again(name, runs, data):
-    folder, figures = runs(name)
-    test = figures["test"]
+def test_a_recipe_gives_its_metric_and_the_run_gives_it_again(name, runs, data):
+    folder, metrics = runs(name)
+    test = metrics["test"]
     assert test["perplexity"] == pytest.approx(math.exp(test["nats"]))
     assert test["bits"] == pytest.approx(test["nats"] / math.log(2))
-    assert figures["value"] == test[find_recipe(name).metric]
+    assert metrics["value"] == test[find_recipe(name).metric]
     assert evaluate_run(load_run(folder), data)["test"] == pytest.approx(test, rel=1e-5)
 
 
@@ -88,8 +88,8 @@ def test_a_model_learns_more_than_how_frequent_symbols_are(name, runs, data):
     assert test.get("nats_alone", test["nats"]) < 0.9 * alone  # without n-grams beside it
 
 
-def test_the_figure_with_n_grams_is_that_of_mixing_probabilities_by_hand(runs, data):
-    folder, figures = runs("charlm-shakespeare")
+def test_the_metric_with_n_grams_is_that_of_mixing_probabilities_by_hand(runs, data):
+    folder, metrics = runs("charlm-shakespeare")
     run, share = load_run(folder), find_recipe("charlm-shakespeare").settings.ngram_share
     assert share > 0
     corpus = run.recipe.read_corpus(run.settings, data)
@@ -105,8 +105,8 @@ def test_the_figure_with_n_grams_is_that_of_mixing_probabilities_by_hand(runs, d
             p, q = float(network[row, at, right]), float(grams[row, at, right])
             nats.append(-math.log((1 - share) * p + share * q))
             alone.append(-math.log(p))
-    assert figures["test"]["nats"] == pytest.approx(sum(nats) / len(nats), rel=1e-4)
-    assert figures["test"]["nats_alone"] == pytest.approx(sum(alone) / len(alone), rel=1e-4)
+    assert metrics["test"]["nats"] == pytest.approx(sum(nats) / len(nats), rel=1e-4)
+    assert metrics["test"]["nats_alone"] == pytest.approx(sum(alone) / len(alone), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SMALL)

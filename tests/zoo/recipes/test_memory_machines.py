@@ -1,4 +1,4 @@
-"""Machines with a memory: short tasks are learnt, figures are what they say, tapes are shown."""
+"""Machines with a memory: short tasks are learnt, metrics are what they say, tapes are shown."""
 
 import pytest
 import torch
@@ -42,14 +42,14 @@ def runs(tmp_path_factory):
 
 
 def test_a_short_copy_is_learnt(runs):
-    _, figures = runs("ntm-copy")
-    assert figures["value"] == figures["test"]["wrong_bits_2"] < 1.5  # guessing has 3
-    assert figures["test"]["wrong_bits_3"] < 4.5
+    _, metrics = runs("ntm-copy")
+    assert metrics["value"] == metrics["test"]["wrong_bits_2"] < 1.5  # guessing has 3
+    assert metrics["test"]["wrong_bits_3"] < 4.5
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_figures_count_wrong_bits_and_right_sequences(name, runs):
-    folder, figures = runs(name)
+def test_metrics_count_wrong_bits_and_right_sequences(name, runs):
+    folder, metrics = runs(name)
     run = load_run(folder)
     length = run.settings.tested[0]
     seed = memory_machines.TEST_SEED
@@ -64,9 +64,9 @@ def test_figures_count_wrong_bits_and_right_sequences(name, runs):
                 for bit in range(test.targets.shape[2])
             )
         )
-    assert figures["test"][f"wrong_bits_{length}"] == pytest.approx(sum(wrong) / 40, rel=1e-4)
+    assert metrics["test"][f"wrong_bits_{length}"] == pytest.approx(sum(wrong) / 40, rel=1e-4)
     right = 100 * sum(not each for each in wrong) / 40
-    assert figures["test"][f"right_{length}"] == pytest.approx(right, rel=1e-4)
+    assert metrics["test"][f"right_{length}"] == pytest.approx(right, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_drawled_words_are_written_down_and_watched(data, tmp_path, capsys):
     out, words = str(tmp_path / "run"), [word for each in TINY for word in ("--set", each)]
     train = ["train", "hard-attention", *words, "--data", str(data), "--out", out, "--json"]
     assert main(train) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["metric"] == "words" and {"letters", "guessed", "delay"} < set(figures["test"])
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["metric"] == "words" and {"letters", "guessed", "delay"} < set(metrics["test"])
     assert main(["translate", out, "dd_oogg"]) == 0
     capsys.readouterr()
     assert main(["trace", out, "dd_oogg", "--json"]) == 0

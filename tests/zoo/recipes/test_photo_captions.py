@@ -47,9 +47,9 @@ def test_colours_are_learnt_and_beat_the_sentence_that_is_said_most_often(folder
     settings = with_settings(recipe.settings, [*SMALL, "epochs=25", "learning_rate=0.01"])
     train_recipe(recipe, tmp_path / "run", settings=settings, data=folder)
     run = load_run(tmp_path / "run")
-    figures = evaluate_run(run, folder)["test"]
-    assert figures["cider"] > figures["cider_frequent"] and figures["bleu4"] > 50
-    assert set(figures) == {"cider", *recipe.beside}
+    metrics = evaluate_run(run, folder)["test"]
+    assert metrics["cider"] > metrics["cider_frequent"] and metrics["bleu4"] > 50
+    assert set(metrics) == {"cider", *recipe.beside}
     (trace,) = recipe.trace(run, "1")
     assert trace.image.shape == (24, 24, 3) and trace.heat.shape[1:] == (2, 2)
     (from_file,) = recipe.trace(run, str(folder / "flickr8k-1000" / "images" / "19.png"))

@@ -1,4 +1,4 @@
-"""Learning to Execute from programs to figures."""
+"""Learning to Execute from programs to metrics."""
 
 import random
 from functools import partial
@@ -27,15 +27,15 @@ SMALL = [
 def run(tmp_path_factory):
     recipe = find_recipe("execute")
     folder = tmp_path_factory.mktemp("runs") / "execute"
-    figures = train_recipe(recipe, folder, settings=with_settings(recipe.settings, SMALL))
-    return load_run(folder), figures
+    metrics = train_recipe(recipe, folder, settings=with_settings(recipe.settings, SMALL))
+    return load_run(folder), metrics
 
 
 def settings(*words):
     return with_settings(find_recipe("execute").settings, [*SMALL, *words])
 
 
-def test_a_run_has_both_figures_and_one_for_each_operation(run):
+def test_a_run_has_both_metrics_and_one_for_each_operation(run):
     test = run[1]["test"]
     assert {"exact", "nats", *run[0].recipe.beside} < test.keys()
     kinds = {name for name in test if name.startswith("exact_")}
@@ -120,7 +120,7 @@ class Knows(ProgramExecutor):
 
     def __init__(self, programs, wrong_at):
         super().__init__(d_vocab=43, d_embed=3, d_hidden=5, n_layers=1)
-        self.coder = program_execution.program_coder()
+        self.tokenizer = program_execution.program_tokenizer()
         self.answers = {each.source: each.target for each in programs}
         self.wrong_at = wrong_at
 
@@ -128,19 +128,19 @@ class Knows(ProgramExecutor):
         rows = []
         for source, target in zip(batch.source, batch.target_out, strict=True):
             right = [each for each in target.tolist() if each]
-            answer = self.answers[self.coder.decode(source.tolist())]
-            assert self.coder.decode(right) == answer
+            answer = self.answers[self.tokenizer.decode(source.tolist())]
+            assert self.tokenizer.decode(right) == answer
             if self.wrong_at < len(answer):
-                right[self.wrong_at] = self.coder.encode("7")[0]
+                right[self.wrong_at] = self.tokenizer.encode("7")[0]
             rows += right
         return torch.nn.functional.one_hot(torch.tensor(rows), 43).float() * 50
 
     def start(self, source):
-        texts = [self.coder.decode(row) for row in source.ids.tolist()]
-        ids = [[*self.coder.encode(self.answers[text]), 2] for text in texts]
+        texts = [self.tokenizer.decode(row) for row in source.ids.tolist()]
+        ids = [[*self.tokenizer.encode(self.answers[text]), 2] for text in texts]
         for row in ids:
             if self.wrong_at < len(row) - 1:
-                row[self.wrong_at] = self.coder.encode("7")[0]
+                row[self.wrong_at] = self.tokenizer.encode("7")[0]
         padded = torch.tensor([row + [2] * (12 - len(row)) for row in ids])
         return Started(None, (padded, torch.zeros(len(ids), dtype=torch.long)))
 

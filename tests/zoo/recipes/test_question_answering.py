@@ -1,4 +1,4 @@
-"""Recipes on stories: small ones are learnt, figures are what they say, stories can be traced."""
+"""Recipes on stories: small ones are learnt, metrics are what they say, stories can be traced."""
 
 import json
 
@@ -63,11 +63,11 @@ def test_questions_of_slow_tasks_come_again_in_each_epoch(data_dir):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_small_run_learns_and_its_figure_is_the_mean_over_tasks(name, runs, data_dir):
-    folder, figures = runs(name)
+def test_a_small_run_learns_and_its_metric_is_the_mean_over_tasks(name, runs, data_dir):
+    folder, metrics = runs(name)
     run = load_run(folder)
-    assert figures["value"] < (72 if name == "dmn-babi-10k" else 35)  # saying one word: 80
-    assert set(figures["test"]) == {"error", "failed", "task 1", "task 4"}
+    assert metrics["value"] < (72 if name == "dmn-babi-10k" else 35)  # saying one word: 80
+    assert set(metrics["test"]) == {"error", "failed", "task 1", "task 4"}
     words = Vocabulary(tuple(run.kept["words"]))
     wrong = {1: 0, 4: 0}
     test = read_babi("1k", data_dir, tasks=(1, 4)).test
@@ -80,7 +80,7 @@ def test_a_small_run_learns_and_its_figure_is_the_mean_over_tasks(name, runs, da
     stories = Stories.of([q for t in wrong for q in test if q.task == t][:40], words, most=20)
     assert errors_by_task(run.model, stories)[1] == pytest.approx(100 * wrong[1] / 40)
     again = evaluate_run(run, data_dir)["test"]
-    assert again == pytest.approx(figures["test"])
+    assert again == pytest.approx(metrics["test"])
     assert again["error"] == pytest.approx((again["task 1"] + again["task 4"]) / 2)
 
 

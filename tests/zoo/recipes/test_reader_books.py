@@ -68,13 +68,13 @@ def runs(data, tmp_path_factory):
 
 @pytest.mark.parametrize("reader", ["attentive", "impatient"])
 def test_a_reader_with_attention_learns_what_counting_cannot(reader, runs):
-    _, figures = runs(reader)
+    _, metrics = runs(reader)
     _, counted = runs("max-frequency")
-    assert figures["value"] > counted["value"] + 8
+    assert metrics["value"] > counted["value"] + 8
 
 
-def test_the_figure_is_per_cent_of_questions_and_each_book_has_its_own(runs, data):
-    folder, figures = runs("attentive")
+def test_the_metric_is_per_cent_of_questions_and_each_book_has_its_own(runs, data):
+    folder, metrics = runs("attentive")
     test = read_book_cloze(data).test
     run = load_run(folder)
     right = {book: [] for book in BOOKS[2:]}
@@ -84,10 +84,10 @@ def test_the_figure_is_per_cent_of_questions_and_each_book_has_its_own(runs, dat
         said = max(each.candidates, key=lambda label: logits[label].item())
         right[each.source].append(said == each.answer)
     for book, found in right.items():
-        assert figures["test"][book] == pytest.approx(100 * sum(found) / len(found))
+        assert metrics["test"][book] == pytest.approx(100 * sum(found) / len(found))
     every = [one for found in right.values() for one in found]
-    assert figures["value"] == pytest.approx(100 * sum(every) / len(every))
-    assert evaluate_run(run, data)["test"] == pytest.approx(figures["test"])
+    assert metrics["value"] == pytest.approx(100 * sum(every) / len(every))
+    assert evaluate_run(run, data)["test"] == pytest.approx(metrics["test"])
 
 
 @pytest.mark.parametrize("reader", ["attentive", "impatient", "deep-lstm", "nearest"])

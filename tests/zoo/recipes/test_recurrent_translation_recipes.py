@@ -1,4 +1,4 @@
-"""The recurrent translators' recipes from training to figures, on a Multi30k of a few sentences."""
+"""The recurrent translators' recipes from training to metrics, on a Multi30k of a few sentences."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from saccade.zoo.recipes.recipe import RescoreOptions
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.rescoring import pair_log_probs, rescore_translations
 from saccade.zoo.recipes.run import load_run
-from saccade.zoo.recipes.translation import Coders
+from saccade.zoo.recipes.translation import Tokenizers
 from saccade.zoo.tasks.multi30k import SentencePairs
 
 GERMAN = ["Ein Hund läuft .", "Eine Katze schläft .", "Ein kleiner Hund schläft im Gras ."]
@@ -74,8 +74,8 @@ def test_forward_and_reversed_differ_in_the_order_of_the_source_alone():
 @pytest.mark.parametrize("name", ["gnmt-multi30k", "encoder-decoder-multi30k"])
 def test_a_recipe_is_trained_evaluated_and_used(name, data, tmp_path, capsys):
     train(name, data, tmp_path / "run", *(["d_model=8"] if "gnmt" in name else []))
-    figures = json.loads(capsys.readouterr().out)
-    assert 0 <= figures["value"] <= 100 and figures["test"]["perplexity"] > 1
+    metrics = json.loads(capsys.readouterr().out)
+    assert 0 <= metrics["value"] <= 100 and metrics["test"]["perplexity"] > 1
     assert main(["translate", str(tmp_path / "run"), GERMAN[0]]) == 0
     has_attention = name == "gnmt-multi30k"
     assert main(["trace", str(tmp_path / "run"), GERMAN[0], "--json"]) == (
@@ -95,11 +95,11 @@ def test_runs_with_other_seeds_make_an_ensemble(runs, data, tmp_path, capsys):
     both = [str(runs / "seed-0"), str(runs / "seed-1")]
     out = ["--out", str(tmp_path / "both"), "--data", str(data), "--json"]
     assert main(["eval", *both, *out]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["metric"] == "bleu"
-    by_length = {name: value for name, value in figures["test"].items() if "_words" in name}
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["metric"] == "bleu"
+    by_length = {name: value for name, value in metrics["test"].items() if "_words" in name}
     # All sentences have 4 to 7 words, and so are in the one bucket: its BLEU is that of all.
-    assert by_length == {"bleu_of_4_to_7_words": pytest.approx(figures["value"])}
+    assert by_length == {"bleu_of_4_to_7_words": pytest.approx(metrics["value"])}
 
 
 def test_a_second_translator_chooses_among_the_best_of_a_first(runs, data, capsys):
@@ -115,8 +115,8 @@ def test_rescoring_ranks_by_the_average_of_both_scores(runs):
     other = rescore_translations(
         first, second, GERMAN, options=RescoreOptions(n_best=5, weight=1.0)
     )
-    coders = Coders.from_kept(first.settings, first.kept)
-    judge = Coders.from_kept(second.settings, second.kept)
+    tokenizers = Tokenizers.from_kept(first.settings, first.kept)
+    judge = Tokenizers.from_kept(second.settings, second.kept)
 
     def score(text, said):
         pairs = judge.pairs(SentencePairs([text], [said]))
@@ -124,16 +124,16 @@ def test_rescoring_ranks_by_the_average_of_both_scores(runs):
         norm = ((5 + n_tokens) / 6) ** second.settings.length_penalty  # Wu et al., 2016
         return pair_log_probs(second.model, pairs)[0].item() / norm
 
-    groups = rescoring._n_best(first, coders.sources(GERMAN), 5)
+    groups = rescoring._n_best(first, tokenizers.sources(GERMAN), 5)
     for text, group, each in zip(GERMAN, groups, other, strict=True):
-        said = [coders.target.decode(one.ids) for one in group]
+        said = [tokenizers.target.decode(one.ids) for one in group]
         assert each.before == said[0] and each.after == max(said, key=lambda s: score(text, s))
 
 
 def test_the_log_probability_of_pairs_does_not_depend_on_their_company(runs):
     run = load_run(runs / "hybrid")
-    coders = Coders.from_kept(run.settings, run.kept)
-    together = pair_log_probs(run.model, coders.pairs(SentencePairs(GERMAN, ENGLISH)))
+    tokenizers = Tokenizers.from_kept(run.settings, run.kept)
+    together = pair_log_probs(run.model, tokenizers.pairs(SentencePairs(GERMAN, ENGLISH)))
     for row, (source, target) in enumerate(zip(GERMAN, ENGLISH, strict=True)):
-        alone = pair_log_probs(run.model, coders.pairs(SentencePairs([source], [target])))
+        alone = pair_log_probs(run.model, tokenizers.pairs(SentencePairs([source], [target])))
         torch.testing.assert_close(together[row], alone[0])

@@ -29,20 +29,20 @@ def run_of(tiny, folder, *words):
     return folder
 
 
-def test_a_run_leaves_its_figure(tiny, tiny_run):
-    figures = RunFolder(tiny_run).figures
-    assert figures["recipe"] == "tiny-mirror" and figures["metric"] == "right"
-    assert figures["value"] == figures["test"]["right"] > 0.8
+def test_a_run_leaves_its_metric(tiny, tiny_run):
+    metrics = RunFolder(tiny_run).metrics
+    assert metrics["recipe"] == "tiny-mirror" and metrics["metric"] == "right"
+    assert metrics["value"] == metrics["test"]["right"] > 0.8
     manifest = RunFolder(tiny_run).manifest
     assert manifest["settings"]["training"]["epochs"] == 12 and "config" not in manifest
     assert manifest["command"] == "saccade train tiny-mirror --set training.epochs=12"
 
 
-def test_an_opened_run_gives_the_same_figure(tiny, tiny_run):
+def test_an_opened_run_gives_the_same_metric(tiny, tiny_run):
     run = load_run(tiny_run)
     assert run.recipe is tiny and run.settings.training.epochs == 12
     assert not run.model.training and not any(w.requires_grad for w in run.model.parameters())
-    assert evaluate_run(run)["value"] == RunFolder(tiny_run).figures["value"]
+    assert evaluate_run(run)["value"] == RunFolder(tiny_run).metrics["value"]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(tiny, tmp_path):
@@ -151,20 +151,20 @@ def test_a_recipe_that_does_not_give_its_metric_says_so(tiny, tiny_run):
 
 @pytest.fixture
 def changed_run(tiny_run, tmp_path):
-    """A copy of the run with other figures."""
+    """A copy of the run with other metrics."""
 
-    def make(name, **figures):
+    def make(name, **metrics):
         shutil.copytree(tiny_run, tmp_path / name)
         folder = RunFolder(tmp_path / name)
-        folder.write_figures({**folder.figures, **figures})
+        folder.write_metrics({**folder.metrics, **metrics})
         return tmp_path / name
 
     return make
 
 
-def test_a_result_has_the_figure_the_published_one_and_how_to_get_it(tiny, tiny_run):
+def test_a_result_has_the_metric_the_published_one_and_how_to_get_it(tiny, tiny_run):
     row = result_of(tiny_run, {"tiny-mirror": tiny})
-    assert row.value == round(RunFolder(tiny_run).figures["value"], 4)
+    assert row.value == round(RunFolder(tiny_run).metrics["value"], 4)
     assert (row.published, row.source) == (1.0, "a mirror")
     assert row.command == "saccade train tiny-mirror --set training.epochs=12"
     assert row.note == "Wanted: at least 0.9. Ours is younger."
@@ -177,7 +177,7 @@ def test_what_was_not_reached_is_said(tiny, changed_run):
     assert "at most 0.4; **not reached**." in result_of(folder, {"tiny-mirror": less}).note
 
 
-def test_figures_beside_the_recipes_own_are_told_with_what_was_wanted_of_them(tiny, changed_run):
+def test_metrics_beside_the_recipes_own_are_told_with_what_was_wanted_of_them(tiny, changed_run):
     folder = changed_run("more", test={"low": 0.25, "high": 0.95, "alone": 3.0})
     beside = replace(tiny, beside={"low": 0.5, "high": 0.9, "alone": None, "left out": None})
     told = "`low`: 0.25 (wanted: at least 0.5; **not reached**), `high`: 0.95 (wanted: at least 0.9"
@@ -189,7 +189,7 @@ def test_figures_beside_the_recipes_own_are_told_with_what_was_wanted_of_them(ti
 def test_an_ensemble_has_a_result_of_its_own(tiny, changed_run, tmp_path):
     one, together = RunFolder(changed_run("one", value=0.95)), RunFolder(tmp_path / "together")
     together.begin({**one.manifest, "runs": ["a", "b", "c"]}, {})
-    together.write_figures(one.figures)
+    together.write_metrics(one.metrics)
     row = result_of(together.path, {"tiny-mirror": tiny})
     assert row.recipe == "tiny-mirror x 3" and row.published is None
     assert row.note == "An ensemble of 3 runs."
@@ -197,8 +197,8 @@ def test_an_ensemble_has_a_result_of_its_own(tiny, changed_run, tmp_path):
 
 def test_what_has_no_result_is_refused(tiny, tiny_run, tmp_path):
     shutil.copytree(tiny_run, tmp_path / "young")
-    (tmp_path / "young" / "figures.json").unlink()
-    with pytest.raises(RecipeError, match="young has no figure yet"):
+    (tmp_path / "young" / "metrics.json").unlink()
+    with pytest.raises(RecipeError, match="young has no metric yet"):
         result_of(tmp_path / "young", {"tiny-mirror": tiny})
     with pytest.raises(RecipeError, match="is a run of tiny-mirror, which is not known here"):
         result_of(tiny_run, {})

@@ -58,8 +58,8 @@ def test_right_words_with_a_look_at_their_digit_are_hits(scenes, monkeypatch):
         window = batch.windows[row, max(0, int(batch.about[row, at]))]
         return cell_at(*window[:2].tolist())
 
-    figures = judged(monkeypatch, batch, hypotheses(batch, cell_of=its_own))
-    assert figures == {"exact": 100.0, "on_digit": 100.0, "on_height": 100.0}
+    metrics = judged(monkeypatch, batch, hypotheses(batch, cell_of=its_own))
+    assert metrics == {"exact": 100.0, "on_digit": 100.0, "on_height": 100.0}
 
 
 def test_a_look_elsewhere_is_no_hit_and_neither_is_a_wrong_word(scenes, monkeypatch):
@@ -73,10 +73,10 @@ def test_a_look_elsewhere_is_no_hit_and_neither_is_a_wrong_word(scenes, monkeypa
 
     found = hypotheses(batch, cell_of=its_own_but_for_heights)
     found[3].ids[0] = 4 if found[3].ids[0] != 4 else 5  # another digit's name
-    figures = judged(monkeypatch, batch, found)
-    assert figures["exact"] == pytest.approx(100 * 11 / 12)
-    assert figures["on_digit"] == pytest.approx(100 * (n_digits - 1) / n_digits)
-    assert figures["on_height"] < 40
+    metrics = judged(monkeypatch, batch, found)
+    assert metrics["exact"] == pytest.approx(100 * 11 / 12)
+    assert metrics["on_digit"] == pytest.approx(100 * (n_digits - 1) / n_digits)
+    assert metrics["on_height"] < 40
 
 
 def test_a_sentence_that_ends_early_or_never_is_put_in_its_row():
@@ -96,8 +96,8 @@ def test_every_kind_trains_is_evaluated_and_traced(little_mnist, tmp_path, name)
     trained = train_recipe(recipe, folder, settings=settings, data=little_mnist)
     assert 0 <= trained["test"]["exact"] <= 100
     run = load_run(folder)
-    figures = evaluate_run(run, little_mnist)
-    assert ("on_digit" in figures["test"]) == ("on_digit" in recipe.beside) == (name != "tell")
+    metrics = evaluate_run(run, little_mnist)
+    assert ("on_digit" in metrics["test"]) == ("on_digit" in recipe.beside) == (name != "tell")
     (trace,) = recipe.trace(run, "3")
     assert trace.kind == ("influence" if name == "tell" else "overlay")
     assert trace.heat.shape[1:] == (11, 11) and len(trace.steps) == len(trace.heat)

@@ -71,14 +71,14 @@ def run(request, few, tmp_path_factory):
     else:
         words += ["n_layers=2", "steps=80", "validate_steps=80"]
     folder = tmp_path_factory.mktemp("runs") / request.param
-    figures = train_recipe(recipe, folder, settings=with_settings(recipe.settings, words))
-    return load_run(folder), figures
+    metrics = train_recipe(recipe, folder, settings=with_settings(recipe.settings, words))
+    return load_run(folder), metrics
 
 
 def test_a_small_one_learns_to_hear(run):
-    opened, figures = run
-    assert set(figures["test"]) == {"error", "sequences", *opened.recipe.beside}
-    assert figures["value"] < 25  # of ten digits; guessing is wrong nine times of ten
+    opened, metrics = run
+    assert set(metrics["test"]) == {"error", "sequences", *opened.recipe.beside}
+    assert metrics["value"] < 25  # of ten digits; guessing is wrong nine times of ten
 
 
 def test_a_trace_shows_where_each_digit_is_heard(run):

@@ -23,7 +23,7 @@ from saccade.zoo.recipes.run import TrainedRun, load_run
 from saccade.zoo.recipes.translation import (
     TOGETHER,
     AttentionTranslation,
-    Coders,
+    Tokenizers,
     TranslationSettings,
     pairs_perplexity,
     search,
@@ -77,11 +77,11 @@ class EchoRecipe(AttentionTranslation):
 
 def echo_run(**changes) -> TrainedRun:
     settings = TranslationSettings(n_pieces=70, **changes)
-    coders = Coders.learn(settings, PAIRS)
+    tokenizers = Tokenizers.learn(settings, PAIRS)
     recipe = EchoRecipe(
         name="echo", about="Says its source again.", system="none", settings=settings
     )
-    kept = json.loads(json.dumps(coders.to_kept()))  # as a run folder holds it
+    kept = json.loads(json.dumps(tokenizers.to_kept()))  # as a run folder holds it
     model = recipe.restore(settings, kept).eval()
     return TrainedRun(recipe=recipe, settings=settings, kept=kept, models=(model,))
 
@@ -105,27 +105,27 @@ def train(data, out, *changes):
 
 @pytest.mark.parametrize("coding", ["bpe", "wordpiece", "words", "mixed"])
 @pytest.mark.parametrize("is_joint", [True, False])
-def test_coders_are_the_same_after_a_run_kept_them(coding, is_joint):
+def test_tokenizers_are_the_same_after_a_run_kept_them(coding, is_joint):
     settings = TranslationSettings(n_pieces=70, coding=coding, is_joint=is_joint)
-    coders = Coders.learn(settings, PAIRS)
-    again = Coders.from_kept(settings, json.loads(json.dumps(coders.to_kept())))
-    assert (coders.source is coders.target) == is_joint == (again.source is again.target)
-    for before, after in ((coders.source, again.source), (coders.target, again.target)):
+    tokenizers = Tokenizers.learn(settings, PAIRS)
+    again = Tokenizers.from_kept(settings, json.loads(json.dumps(tokenizers.to_kept())))
+    assert (tokenizers.source is tokenizers.target) == is_joint == (again.source is again.target)
+    for before, after in ((tokenizers.source, again.source), (tokenizers.target, again.target)):
         assert before.encode(GERMAN[2]) == after.encode(GERMAN[2])
         assert len(before) == len(after)
 
 
 def test_a_run_without_a_vocabulary_is_refused():
     with pytest.raises(RecipeError, match="kept no vocabulary"):
-        Coders.from_kept(TranslationSettings(), {})
+        Tokenizers.from_kept(TranslationSettings(), {})
 
 
 def test_only_the_source_is_lowered():
-    coders = Coders.learn(TranslationSettings(n_pieces=70, is_lowercase=True), PAIRS)
-    pairs = coders.pairs(PAIRS)
-    assert coders.source.decode(pairs.source.row(0).tolist()) == "ein hund läuft."
-    assert coders.target.decode(pairs.target.row(0).tolist()) == ENGLISH[0]
-    ids = coders.sources(["EIN Hund LÄUFT."]).ids[0]
+    tokenizers = Tokenizers.learn(TranslationSettings(n_pieces=70, is_lowercase=True), PAIRS)
+    pairs = tokenizers.pairs(PAIRS)
+    assert tokenizers.source.decode(pairs.source.row(0).tolist()) == "ein hund läuft."
+    assert tokenizers.target.decode(pairs.target.row(0).tolist()) == ENGLISH[0]
+    ids = tokenizers.sources(["EIN Hund LÄUFT."]).ids[0]
     assert ids.tolist() == pairs.source.row(0).tolist()
 
 
@@ -141,7 +141,7 @@ def test_sentences_come_back_in_their_order_however_they_were_batched():
 
 def test_no_translation_is_longer_than_it_may_be():
     run = echo_run()
-    source = Coders.from_kept(run.settings, run.kept).sources([GERMAN[2], GERMAN[0]])
+    source = Tokenizers.from_kept(run.settings, run.kept).sources([GERMAN[2], GERMAN[0]])
     found = search(run.models, source, options=TranslateOptions(beam=2, max_length=4))
     assert [len(each.ids) for each in found] == [3, 3]  # and the end symbol
 
@@ -170,7 +170,7 @@ def test_the_scores_are_those_of_what_was_said(tmp_path):
 
 def test_perplexity_does_not_depend_on_the_batches():
     run = echo_run()
-    pairs = Coders.from_kept(run.settings, run.kept).pairs(PAIRS)
+    pairs = Tokenizers.from_kept(run.settings, run.kept).pairs(PAIRS)
     whole, apart = (pairs_perplexity(run.model, pairs, tokens=n) for n in (4096, 1))
     assert whole == pytest.approx(apart)
 
@@ -189,8 +189,8 @@ def test_a_trace_shows_the_source_as_it_is_read_by_people(is_reversed):
 @pytest.mark.parametrize("changes", [[], ["is_pre_norm=false", "positions=learned", "ties=none"]])
 def test_a_transformer_is_trained_evaluated_used_and_watched(changes, data, tmp_path, capsys):
     train(data, tmp_path / "run", *changes)
-    figures = json.loads(capsys.readouterr().out)
-    assert 0 <= figures["value"] <= 100 and figures["test"]["perplexity"] > 1
+    metrics = json.loads(capsys.readouterr().out)
+    assert 0 <= metrics["value"] <= 100 and metrics["test"]["perplexity"] > 1
     assert main(["translate", str(tmp_path / "run"), GERMAN[0]]) == 0
     capsys.readouterr()
     assert main(["trace", str(tmp_path / "run"), GERMAN[0], "--json"]) == 0

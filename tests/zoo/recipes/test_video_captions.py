@@ -65,9 +65,9 @@ def test_every_system_trains_is_evaluated_and_traced(little_mnist, tmp_path, nam
     recipe = find_recipe(name)
     settings = with_settings(recipe.settings, SMALL)
     trained = train_recipe(recipe, tmp_path / name, settings=settings, data=little_mnist)
-    figures = trained["test"]
-    assert 0 <= figures["exact"] <= 100
-    assert ("on_name" in figures) == (settings.looking == "soft")
+    metrics = trained["test"]
+    assert 0 <= metrics["exact"] <= 100
+    assert ("on_name" in metrics) == (settings.looking == "soft")
     run = load_run(tmp_path / name)
     film, matrix = recipe.trace(run, "3")
     assert film.heat.shape == (len(film.steps), 1, N_FRAMES)

@@ -3,7 +3,7 @@ import torch
 
 from saccade.errors import UsageError
 from saccade.zoo.tasks.pairs import Pairs, encode_pairs, encode_sources
-from saccade.zoo.tasks.tokenizers import WordCoder
+from saccade.zoo.tasks.tokenizers import WordTokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, Ragged
 
 SOURCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
@@ -90,20 +90,20 @@ def test_long_pairs_can_be_left_out(many):
     assert short.target.lengths.max() == 11 + 2
 
 
-def test_sentences_are_encoded_with_one_coder_or_two():
-    german, english = WordCoder.build(["ein Hund"]), WordCoder.build(["a dog", "cats"])
-    pairs = encode_pairs(["ein Hund"], ["cats"], coder=german, target_coder=english)
+def test_sentences_are_encoded_with_one_tokenizer_or_two():
+    german, english = WordTokenizer.build(["ein Hund"]), WordTokenizer.build(["a dog", "cats"])
+    pairs = encode_pairs(["ein Hund"], ["cats"], tokenizer=german, target_tokenizer=english)
     batch = pairs.batch(torch.tensor([0]))
     assert german.decode(batch.source[0].tolist()) == "ein Hund"
     assert english.decode(batch.target_out[0].tolist()) == "cats"
 
 
 def test_a_sentence_to_translate_looks_like_one_of_a_batch():
-    coder = WordCoder.build(["ein Hund", "zwei kleine Hunde"])
+    tokenizer = WordTokenizer.build(["ein Hund", "zwei kleine Hunde"])
     texts = ["zwei kleine Hunde", "ein Hund"]
     for is_reversed in (False, True):
-        pairs = encode_pairs(texts, texts, coder=coder, is_reversed=is_reversed)
-        alone = encode_sources(texts, coder, is_reversed=is_reversed)
+        pairs = encode_pairs(texts, texts, tokenizer=tokenizer, is_reversed=is_reversed)
+        alone = encode_sources(texts, tokenizer, is_reversed=is_reversed)
         batch = pairs.batch(torch.arange(2))
         assert torch.equal(alone.ids, batch.source) and torch.equal(alone.mask, batch.source_mask)
 
@@ -118,7 +118,7 @@ def test_a_sentence_to_translate_looks_like_one_of_a_batch():
 )
 def test_an_empty_sentence_is_refused(texts, words):
     with pytest.raises(UsageError, match=words):
-        encode_sources(texts, WordCoder.build(["a"]))
+        encode_sources(texts, WordTokenizer.build(["a"]))
 
 
 def test_a_batch_of_no_tokens_is_refused(pairs):

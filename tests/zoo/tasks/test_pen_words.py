@@ -23,7 +23,7 @@ from saccade.zoo.tasks.pen_words import (
     resample,
     warp,
 )
-from saccade.zoo.tasks.tokenizers import CharacterCoder
+from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 
 
 def word(seed=0, sizes=(9, 1, 6)):
@@ -104,17 +104,17 @@ def test_frames_say_where_the_pen_goes_next():
 def test_every_word_comes_once_an_epoch_and_as_it_is_without_warping():
     labels = [f"{'ab' * n}c" for n in range(1, 12)]
     words = pen_words(labels, [word(n, (3 * n + 4, 5)) for n in range(11)])
-    coder = CharacterCoder.build(labels)
-    plain = PenBatches(words, coder, batch=4)
+    tokenizer = CharacterTokenizer.build(labels)
+    plain = PenBatches(words, tokenizer, batch=4)
     for number, batch in enumerate(plain):
         for row, place in enumerate(plain.rows(number).tolist()):
-            alone = PenBatches(words.one(place), coder, batch=1)[0]
+            alone = PenBatches(words.one(place), tokenizer, batch=1)[0]
             n = alone.frames.shape[1]
             torch.testing.assert_close(batch.frames[row, :n], alone.frames[0])
             assert int(batch.frame_mask[row].sum()) == n
-            assert coder.decode(batch.text[row].tolist()) == labels[place]
+            assert tokenizer.decode(batch.text[row].tolist()) == labels[place]
     for epoch in (0, 1):
-        warped = PenBatches(words, coder, batch=4, warp=1.0, seed=3, epoch=epoch)
+        warped = PenBatches(words, tokenizer, batch=4, warp=1.0, seed=3, epoch=epoch)
         seen = [row for number in range(len(warped)) for row in warped.rows(number).tolist()]
         assert sorted(seen) == list(range(11))
         torch.testing.assert_close(warped[1].frames, warped[1].frames)

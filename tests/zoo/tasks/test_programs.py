@@ -14,7 +14,7 @@ from saccade.zoo.tasks.programs import (
     execute,
     make_programs,
     part_of,
-    program_coder,
+    program_tokenizer,
     scramble,
     write_program,
 )
@@ -104,11 +104,11 @@ def test_no_program_is_in_two_parts():
 
 
 def test_every_character_of_a_program_has_an_id():
-    coder = program_coder()
+    tokenizer = program_tokenizer()
     used = set()
     for program in make_programs(300, always(HARD), seed=7):
-        assert UNK not in coder.encode(program.source + program.target)
-        assert coder.decode(coder.encode(program.source)) == program.source
+        assert UNK not in tokenizer.encode(program.source + program.target)
+        assert tokenizer.decode(tokenizer.encode(program.source)) == program.source
         used |= set(program.source + program.target)
     assert used == set(CHARACTERS)
 
@@ -121,7 +121,7 @@ def test_scrambling_is_a_secret_alphabet():
     both = set(zip(source, secret, strict=True))
     assert len(both) == len(set(source)) == len(set(secret))
     assert scramble(source, seed=4) != secret
-    assert UNK not in program_coder().encode(secret)
+    assert UNK not in program_tokenizer().encode(secret)
 
 
 def test_the_papers_scrambled_figure_is_of_this_kind():

@@ -12,46 +12,46 @@ from saccade.zoo.tasks.rare_words import (
     find_spellings,
     is_spelling,
 )
-from saccade.zoo.tasks.tokenizers import coder_from_json
+from saccade.zoo.tasks.tokenizers import tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, UNK
 
 TEXTS = ["A dog runs.", "A cat, a small one, sleeps.", "A dog sleeps."]
 
 
 @pytest.fixture
-def coder():
+def tokenizer():
     return SpelledWords.build(TEXTS, n_words=3)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "A tall cap (rare)!", "Dog"])
-def test_every_text_of_known_letters_comes_back(coder, text):
+def test_every_text_of_known_letters_comes_back(tokenizer, text):
     known = SpelledWords.build([*TEXTS, "tall cap (rare)! Dog"], n_words=3)
     assert known.decode([BOS, *known.encode(text), EOS, 99]) == text
 
 
-def test_a_letter_that_was_never_seen_is_marked(coder):
-    ids = coder.encode("dog Ω")
+def test_a_letter_that_was_never_seen_is_marked(tokenizer):
+    ids = tokenizer.encode("dog Ω")
     assert ids[-3:] == [UNK, UNSEEN, END_OF_WORD]
-    assert coder.decode(ids) == "dog \N{REPLACEMENT CHARACTER}"
+    assert tokenizer.decode(ids) == "dog \N{REPLACEMENT CHARACTER}"
 
 
-def test_words_begin_at_a_fixed_id_whatever_the_letters(coder):
-    assert len(coder) == FIRST_WORD + 3
-    assert coder.labels([FIRST_WORD, UNK, END_OF_WORD]) == ["A", "<unk>", "</w>"]
-    assert all(each < FIRST_WORD for each in coder.encode("zzz"))
+def test_words_begin_at_a_fixed_id_whatever_the_letters(tokenizer):
+    assert len(tokenizer) == FIRST_WORD + 3
+    assert tokenizer.labels([FIRST_WORD, UNK, END_OF_WORD]) == ["A", "<unk>", "</w>"]
+    assert all(each < FIRST_WORD for each in tokenizer.encode("zzz"))
 
 
-def test_ids_that_no_text_would_give_are_read_as_well_as_can_be(coder):
-    a, dog = coder.encode("zag")[2], coder.encode("dog")
-    assert coder.decode([a, a, END_OF_WORD, *dog]) == "aa dog"
-    assert coder.decode([*dog, UNK, END_OF_WORD, UNK, a]) == "dog a"
-    assert coder.decode([UNK, a, *dog, a]) == "a dog a"
-    assert coder.decode([FIRST_WORD - 1, *dog]) == "dog"
+def test_ids_that_no_text_would_give_are_read_as_well_as_can_be(tokenizer):
+    a, dog = tokenizer.encode("zag")[2], tokenizer.encode("dog")
+    assert tokenizer.decode([a, a, END_OF_WORD, *dog]) == "aa dog"
+    assert tokenizer.decode([*dog, UNK, END_OF_WORD, UNK, a]) == "dog a"
+    assert tokenizer.decode([UNK, a, *dog, a]) == "a dog a"
+    assert tokenizer.decode([FIRST_WORD - 1, *dog]) == "dog"
 
 
-def test_it_is_made_again_from_json(coder):
-    again = coder_from_json(coder.to_json())
-    assert again == coder and again.encode("A rat.") == coder.encode("A rat.")
+def test_it_is_made_again_from_json(tokenizer):
+    again = tokenizer_from_json(tokenizer.to_json())
+    assert again == tokenizer and again.encode("A rat.") == tokenizer.encode("A rat.")
 
 
 def spellings_by_loops(rows):

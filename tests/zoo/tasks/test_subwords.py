@@ -13,14 +13,14 @@ from saccade.zoo.tasks.vocabulary import SYMBOLS, UNK
 def test_gnmts_example_comes_out_piece_by_piece():
     text = "Jet makers feud over seat width with big orders at stake"
     pieces = "_J et _makers _fe ud _over _seat _width _with _big _orders _at _stake"
-    coder = Subwords.of_pieces(list(dict.fromkeys(pieces.replace("_", START).split())))
-    assert " ".join(coder.labels(coder.encode(text))).replace(START, "_") == pieces
-    assert coder.decode(coder.encode(text)) == text
+    tokenizer = Subwords.of_pieces(list(dict.fromkeys(pieces.replace("_", START).split())))
+    assert " ".join(tokenizer.labels(tokenizer.encode(text))).replace(START, "_") == pieces
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_a_wordpiece_is_the_longest_that_fits():
-    coder = Subwords.of_pieces([f"{START}a", f"{START}ab", "b", "bc", "c"])
-    assert coder.labels(coder.encode("abc abbc a")) == [
+    tokenizer = Subwords.of_pieces([f"{START}a", f"{START}ab", "b", "bc", "c"])
+    assert tokenizer.labels(tokenizer.encode("abc abbc a")) == [
         *(f"{START}ab", "c"),
         *(f"{START}ab", "bc"),
         f"{START}a",
@@ -55,8 +55,8 @@ def test_byte_pairs_are_merged_in_the_order_of_how_common_they_are():
     words = Counter({"abab": 7, "abc": 5, "cab": 3, "b": 2})
     texts = [word for word, count in words.items() for _ in range(count)]
     alphabet = len({*"abc", START})
-    coder = Subwords.train(texts, size=len(SYMBOLS) + alphabet + 4)
-    assert coder.labels(range(len(coder)))[-4:] == merges_by_hand(words, 4)
+    tokenizer = Subwords.train(texts, size=len(SYMBOLS) + alphabet + 4)
+    assert tokenizer.labels(range(len(tokenizer)))[-4:] == merges_by_hand(words, 4)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
@@ -68,22 +68,22 @@ def test_training_twice_gives_the_same_pieces(kind):
 
 
 def test_spaces_count_as_one_and_accents_are_composed():
-    coder = Subwords.train(["café noir"], size=30)
-    assert coder.decode(coder.encode("  cafe\u0301 \t noir\n")) == "café noir"
+    tokenizer = Subwords.train(["café noir"], size=30)
+    assert tokenizer.decode(tokenizer.encode("  cafe\u0301 \t noir\n")) == "café noir"
 
 
 def test_an_unknown_character_is_one_unknown_piece_of_byte_pairs():
-    coder = Subwords.train(["low lower"], size=20)
-    assert coder.encode("loЖ").count(UNK) == 1
+    tokenizer = Subwords.train(["low lower"], size=20)
+    assert tokenizer.encode("loЖ").count(UNK) == 1
 
 
 def test_real_sentences_survive(data_dir):
     from saccade.zoo.tasks.multi30k import read_multi30k
 
     texts = read_multi30k(data_dir).valid.source
-    coder = Subwords.train(texts, size=1000)
-    assert len(coder) == 1000
-    assert all(coder.decode(coder.encode(text)) == " ".join(text.split()) for text in texts)
+    tokenizer = Subwords.train(texts, size=1000)
+    assert len(tokenizer) == 1000
+    assert all(tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split()) for text in texts)
 
 
 def test_too_few_pieces_and_unknown_kinds_are_refused():

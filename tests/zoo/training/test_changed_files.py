@@ -109,7 +109,7 @@ def copied(made, tmp_path, monkeypatch) -> Path:
     [
         ("run/manifest.json", load_run),
         ("run/kept.json", load_run),
-        ("run/figures.json", lambda folder: RunFolder(folder).figures),
+        ("run/metrics.json", lambda folder: RunFolder(folder).metrics),
         ("run/best/manifest.json", load_run),
         ("run/checkpoint/manifest.json", lambda folder: load_checkpoint(folder / "checkpoint")),
         ("trace/manifest.json", load_trace),

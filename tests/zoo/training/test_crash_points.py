@@ -146,7 +146,7 @@ def result(folder: Path) -> tuple[dict, dict]:
     said = {
         "log": [without_clock(line) for line in log],
         "state": without_clock(saved.state.to_json()),
-        "figures": without_clock(place.figures),
+        "metrics": without_clock(place.metrics),
         "best": {key: about[key] for key in ("step", "scores")},
         "names": sorted(entry.name for entry in folder.iterdir() if entry.name[0] != "."),
         "recent": sorted(os.listdir(place.recent)),
@@ -174,7 +174,7 @@ def assert_same(found: tuple[dict, dict], expected: tuple[dict, dict]) -> None:
 def test_a_training_killed_at_any_file_operation_resumes_to_the_same_result(tmp_path):
     train_tiny(tmp_path / "whole")
     expected = result(tmp_path / "whole")
-    assert expected[0]["figures"]["is_averaged"], "the mean must win, or it is not tested"
+    assert expected[0]["metrics"]["is_averaged"], "the mean must win, or it is not tested"
     points = operations_after_a_change(tmp_path / "watched")
     assert len(points) > 80, "the operations of a training are not seen"
     has_weights = False

@@ -62,8 +62,8 @@ def assert_same(folder, other):
 def test_it_learns_and_keeps_the_best(tiny_job, tmp_path, curve):
     job = tiny_job(epochs=12)
     trained = train(job, tmp_path / "run")
-    assert trained.figures["validation"]["right"] > 0.9
-    assert trained.figures["steps"] == 12 * 17 and trained.figures["ended"] == "12 epochs"
+    assert trained.metrics["validation"]["right"] > 0.9
+    assert trained.metrics["steps"] == 12 * 17 and trained.metrics["ended"] == "12 epochs"
     losses = [line["loss"] for line in curve(tmp_path / "run") if "loss" in line]
     assert len(losses) == 12 * 17 // 5 and losses[-1] < losses[0] / 3
     best, about = RunFolder(tmp_path / "run").read_best()
@@ -147,11 +147,11 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tiny_job, tmp_
 def test_a_run_that_is_done_can_be_made_longer(tiny_job, tmp_path, curve):
     train(tiny_job(epochs=3), tmp_path / "whole")
     train(tiny_job(epochs=1), tmp_path / "run")
-    figures = train(tiny_job(epochs=3), tmp_path / "run", resume=True).figures
-    assert figures["epochs"] == 3
+    metrics = train(tiny_job(epochs=3), tmp_path / "run", resume=True).metrics
+    assert metrics["epochs"] == 3
     assert curve(tmp_path / "run") == curve(tmp_path / "whole")
-    again = train(tiny_job(epochs=3), tmp_path / "run", resume=True).figures
-    assert {**again, "minutes": 0} == {**figures, "minutes": 0}
+    again = train(tiny_job(epochs=3), tmp_path / "run", resume=True).metrics
+    assert {**again, "minutes": 0} == {**metrics, "minutes": 0}
 
 
 def test_what_a_loss_remembers_is_remembered_by_its_checkpoint(tiny_job, tmp_path):
@@ -178,7 +178,7 @@ def test_what_a_loss_remembers_is_remembered_by_its_checkpoint(tiny_job, tmp_pat
 
 def test_a_folder_that_is_there_is_not_touched_unasked(tiny_job, tmp_path):
     train(tiny_job(epochs=1), tmp_path / "run")
-    before = (tmp_path / "run" / "figures.json").read_bytes()
+    before = (tmp_path / "run" / "metrics.json").read_bytes()
     with pytest.raises(TrainingError, match=r"run is there already") as refused:
         train(tiny_job(epochs=2), tmp_path / "run")
     assert refused.value.hint == "--resume goes on with it, --out DIR begins another"
@@ -186,7 +186,7 @@ def test_a_folder_that_is_there_is_not_touched_unasked(tiny_job, tmp_path):
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(TrainingError, match=r"mine is no run of saccade: no manifest.json in it"):
         train(tiny_job(), tmp_path / "mine", resume=True)
-    assert (tmp_path / "run" / "figures.json").read_bytes() == before
+    assert (tmp_path / "run" / "metrics.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_training_that_diverges_stops_and_its_best_weights_stay(tiny_job, tmp_
     weights, about = RunFolder(tmp_path / "run").read_best()
     assert about["step"] == best <= 34 and about["scores"]["nll"] == scores[best]
     assert all(bool(weight.abs().max() < 100) for weight in weights.values())
-    assert RunFolder(tmp_path / "run").figures == {}
+    assert RunFolder(tmp_path / "run").metrics == {}
 
 
 def test_divergence_says_what_it_was_and_what_is_kept(tiny_job, tmp_path):
@@ -287,7 +287,7 @@ def test_a_short_training_that_only_got_worse_is_no_result(tiny_job, tmp_path):
     with pytest.raises(TrainingError, match=r"diverges: .* at step 5, it was ") as said:
         train(tiny_job(epochs=0, steps=5, learning_rate=1e4), tmp_path / "run")
     assert "no weights were worth keeping" in said.value.hint
-    assert not (tmp_path / "run" / "best").exists() and not RunFolder(tmp_path / "run").figures
+    assert not (tmp_path / "run" / "best").exists() and not RunFolder(tmp_path / "run").metrics
 
 
 def test_divergence_is_noticed_at_the_same_step_after_a_resume(tiny_job, tmp_path):
@@ -312,10 +312,10 @@ def test_divergence_is_noticed_at_the_same_step_after_a_resume(tiny_job, tmp_pat
 def test_it_stops_when_the_score_no_longer_improves(tiny_job, tmp_path, curve):
     scores = iter([3.0, 2.0, 2.5, 2.1, 2.2, 1.0])
     job = tiny_job(epochs=50, patience=3, job={"validate": lambda _: {"nll": next(scores)}})
-    figures = train(job, tmp_path / "run").figures
-    assert figures["ended"] == "no better score in 3 validations"
-    assert (figures["epochs"], figures["best_step"]) == (5, 2 * 17)
-    assert figures["validation"] == {"nll": 2.0}
+    metrics = train(job, tmp_path / "run").metrics
+    assert metrics["ended"] == "no better score in 3 validations"
+    assert (metrics["epochs"], metrics["best_step"]) == (5, 2 * 17)
+    assert metrics["validation"] == {"nll": 2.0}
 
 
 def test_the_rate_halves_on_a_plateau(tiny_job, tmp_path, curve):
@@ -330,9 +330,9 @@ def test_more_can_be_better_and_enough_is_enough(tiny_job, tmp_path):
     scores = iter([0.3, 0.7, 0.5, 0.9, 0.95])
     job = tiny_job(epochs=50, job={"validate": lambda _: {"right": next(scores)}})
     job = replace(job, score="right", is_better="more", is_done=lambda found: found["right"] > 0.8)
-    figures = train(job, tmp_path / "run").figures
-    assert figures["ended"] == "the scores are what was wanted"
-    assert figures["validation"] == {"right": 0.9} and figures["epochs"] == 4
+    metrics = train(job, tmp_path / "run").metrics
+    assert metrics["ended"] == "the scores are what was wanted"
+    assert metrics["validation"] == {"right": 0.9} and metrics["epochs"] == 4
 
 
 def test_the_curriculum_goes_on_when_a_stage_is_passed(tiny_job, tmp_path):
@@ -352,11 +352,11 @@ def test_the_curriculum_goes_on_when_a_stage_is_passed(tiny_job, tmp_path):
         batches=Curriculum(n_stages=3, batches=batches, is_passed=is_passed),
         validate=lambda _: {"nll": next(scores)},
     )
-    figures = train(staged, tmp_path / "run").figures
+    metrics = train(staged, tmp_path / "run").metrics
     # Patience counts in the last stage only: 4.0 is the best, and 4.5 after it is one too many.
     assert seen == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (6, 2)]
-    assert figures["ended"] == "no better score in 1 validations" and figures["epochs"] == 7
-    assert figures["steps"] == 3 + 3 + 4 + 4 + 5 * 3
+    assert metrics["ended"] == "no better score in 1 validations" and metrics["epochs"] == 7
+    assert metrics["steps"] == 3 + 3 + 4 + 4 + 5 * 3
 
 
 def test_a_stage_that_is_passed_in_the_middle_of_an_epoch_ends_it(tiny_job, tmp_path):
@@ -367,15 +367,15 @@ def test_a_stage_that_is_passed_in_the_middle_of_an_epoch_ends_it(tiny_job, tmp_
         return job.batches(epoch)
 
     stages = Curriculum(n_stages=2, batches=batches, is_passed=lambda *_: True)
-    figures = train(replace(job, batches=stages), tmp_path / "run").figures
-    assert seen == [(0, 0), (1, 1)] and figures["steps"] == 7 + 17
+    metrics = train(replace(job, batches=stages), tmp_path / "run").metrics
+    assert seen == [(0, 0), (1, 1)] and metrics["steps"] == 7 + 17
 
 
 def test_minutes_are_a_limit_and_a_run_can_be_given_more(tiny_job, tmp_path):
-    figures = train(tiny_job(epochs=0, minutes=0.3 / 60), tmp_path / "run").figures
-    assert figures["ended"] == "0.005 minutes" and figures["steps"] > 3
-    more = train(tiny_job(epochs=0, minutes=0.6 / 60), tmp_path / "run", resume=True).figures
-    assert more["steps"] > figures["steps"] and more["minutes"] >= 0.01
+    metrics = train(tiny_job(epochs=0, minutes=0.3 / 60), tmp_path / "run").metrics
+    assert metrics["ended"] == "0.005 minutes" and metrics["steps"] > 3
+    more = train(tiny_job(epochs=0, minutes=0.6 / 60), tmp_path / "run", resume=True).metrics
+    assert more["steps"] > metrics["steps"] and more["minutes"] >= 0.01
 
 
 def test_what_is_made_by_counting_is_validated_and_kept(tiny_job, tmp_path):
@@ -386,8 +386,8 @@ def test_what_is_made_by_counting_is_validated_and_kept(tiny_job, tmp_path):
 
     job = tiny_job(epochs=0)
     job = replace(job, model=Counts(), validate=lambda model: {"nll": float(model.counts.sum())})
-    figures = train(job, tmp_path / "run").figures
-    assert figures["ended"] == "nothing to train" and figures["validation"] == {"nll": 10.0}
+    metrics = train(job, tmp_path / "run").metrics
+    assert metrics["ended"] == "nothing to train" and metrics["validation"] == {"nll": 10.0}
     best, _ = RunFolder(tmp_path / "run").read_best()
     assert best["counts"].tolist() == [0, 1, 2, 3, 4]
 
@@ -408,11 +408,11 @@ def test_the_mean_of_the_last_weights_is_kept_if_it_is_better(tmp_path):
             config=TrainConfig(epochs=5, optimiser="sgd", learning_rate=0.99, clip=0.0, **more),
         )
 
-    last = train(job(), tmp_path / "last").figures
+    last = train(job(), tmp_path / "last").metrics
     averaged = train(job(average_last=2), tmp_path / "averaged")
-    assert not last["is_averaged"] and averaged.figures["is_averaged"]
-    assert averaged.figures["validation"]["error"] < 0.1 * last["validation"]["error"]
-    assert abs(averaged.model.weight.item() - 3) == averaged.figures["validation"]["error"]
+    assert not last["is_averaged"] and averaged.metrics["is_averaged"]
+    assert averaged.metrics["validation"]["error"] < 0.1 * last["validation"]["error"]
+    assert abs(averaged.model.weight.item() - 3) == averaged.metrics["validation"]["error"]
 
 
 def test_the_hook_sees_every_step_and_progress_is_told(tiny_job, tmp_path):
@@ -427,7 +427,7 @@ def test_the_hook_sees_every_step_and_progress_is_told(tiny_job, tmp_path):
 def test_batches_of_unknown_number_are_fine_unless_the_rate_must_know(tiny_job, tmp_path):
     job = tiny_job(epochs=2)
     stream = {"batches": lambda epoch: (batch for batch in job.batches(epoch))}
-    assert train(tiny_job(epochs=2, job=stream), tmp_path / "run").figures["steps"] == 34
+    assert train(tiny_job(epochs=2, job=stream), tmp_path / "run").metrics["steps"] == 34
     with pytest.raises(TrainingError, match="cosine falls to zero at the last step"):
         train(tiny_job(epochs=2, schedule="cosine", job=stream), tmp_path / "other")
 

@@ -51,7 +51,7 @@ def test_a_killed_training_goes_on_and_ends_in_the_same_weights(tiny_job, tmp_pa
                 break
         assert process.wait(timeout=60) == -signal.SIGKILL
     assert load_checkpoint(tmp_path / "run" / "checkpoint").state.step == 22
-    assert not RunFolder(tmp_path / "run").figures
+    assert not RunFolder(tmp_path / "run").metrics
     with start(*out, "--resume", TINY_STOP="none") as process:
         said, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
