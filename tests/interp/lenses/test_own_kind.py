@@ -180,10 +180,7 @@ def test_it_is_read_with_evaluated_saved_and_loaded(stories, story_file, ridge, 
     assert loaded.read(text).to_json() == lenses.read(text).to_json()
     evaluation = evaluate_lenses(loaded, unseen, max_positions=64, baselines=[])
     assert evaluation.lenses.kind == "ridge" and len(evaluation.lenses.sites) == 40
-    # Least squares knows something of the prediction, and less than what aims at the divergence.
-    heads = fit_lenses(stories, story_file, FitConfig(**SMALL))
-    gain = evaluate_lenses(heads, unseen, max_positions=64, baselines=[]).lenses.means["gain"]
-    assert 0.05 < evaluation.lenses.means["gain"] < gain
+    assert evaluation.lenses.means["gain"] > 0.1  # over the constant lens, on text not seen
 
 
 @pytest.fixture
