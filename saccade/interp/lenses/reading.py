@@ -61,6 +61,11 @@ class Words(Sequence[Word]):
             self._made = tuple(map(Word, self._ids, texts, self._values))
         return self._made
 
+    def to_list(self) -> list[dict[str, Any]]:
+        """As JSON writes them, numbers to six digits; makes no word of the ten thousand."""
+        columns = zip(self._ids, self._show(self._ids), self._values, strict=True)
+        return [{"id": i, "text": text, "value": float(f"{v:.6g}")} for i, text, v in columns]
+
     def __len__(self) -> int:
         return len(self._ids)
 
@@ -163,8 +168,8 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, Words):  # written out: a reading holds ten thousand of them
-        return [{"id": w.id, "text": w.text, "value": float(f"{w.value:.6g}")} for w in value]
+    if isinstance(value, Words):
+        return value.to_list()
     if isinstance(value, tuple):
         return [plain(each) for each in value]
     if isinstance(value, dict):
