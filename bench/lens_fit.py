@@ -262,7 +262,7 @@ class Bench:
             self.model,
             {k: each for k, each in lenses.by_layer.items() if isinstance(each, HeadLens)},
             lenses.statistics,
-            HeldOut.of(self.model, lenses.held_out, lenses.constant),
+            HeldOut.of(self.model, lenses.held_out, lenses.baseline),
             Corpus(self.fitted.source, self.fitted.fingerprint, text, n_bytes=0),
             config=PolishConfig(steps=self.sizes.polish_steps, rows=self.sizes.polish_rows),
             processes=Processes(),
@@ -289,7 +289,7 @@ class Bench:
         """How much of what can be gained the closed form and the polish have."""
         judge = Judge.of(self.model, self.judged, self.sizes.judged_positions)
         closed, polished = self.lenses("closed"), self.lenses("polished")
-        constant = judge.constant_kl(closed.constant)
+        baseline = judge.baseline_kl(closed.baseline)
 
         def alone(lenses: Lenses) -> dict[int, HeadLens]:
             return {k: one_head(self.model, lenses.by_layer[k], h) for k, h in self.heads.items()}
@@ -309,10 +309,10 @@ class Bench:
             rounds=self.sizes.reference_rounds,
         )
         best = {k: min(best[k], *(each[k] for each in kl.values())) for k in best}
-        self.say(heads_judged=len(best), constant_kl=constant, achievable_kl=mean(best))
+        self.say(heads_judged=len(best), baseline_kl=baseline, achievable_kl=mean(best))
         for name, each in kl.items():
-            share = [(constant - each[k]) / (constant - best[k]) for k in best]
-            pooled = (constant - mean(each)) / (constant - mean(best))
+            share = [(baseline - each[k]) / (baseline - best[k]) for k in best]
+            pooled = (baseline - mean(each)) / (baseline - mean(best))
             self.say(
                 **{
                     f"{name}_kl": mean(each),

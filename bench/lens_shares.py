@@ -34,10 +34,10 @@ class Judge:
         final = []
         stride = max(1, corpus.n_tokens // n)
         for ids in corpus.windows.split(8):
-            held = capture(model, ids)
-            for layer, each in held.z.items():
+            activation = capture(model, ids)
+            for layer, each in activation.z.items():
                 z.setdefault(layer, []).append(each.flatten(0, 1)[::stride].clone())
-            final.append(held.final.flatten(0, 1)[::stride].clone())
+            final.append(activation.final.flatten(0, 1)[::stride].clone())
         return cls(model, {k: torch.cat(v) for k, v in z.items()}, torch.cat(final))
 
     @torch.inference_mode()
@@ -57,10 +57,10 @@ class Judge:
         return total
 
     @torch.inference_mode()
-    def constant_kl(self, constant: Tensor) -> float:
+    def baseline_kl(self, baseline: Tensor) -> float:
         """The KL of the lens that hears nothing."""
         log_p = self.model.unembedding.logits(self.final).log_softmax(-1)
-        return float((log_p.exp() * (log_p - constant)).sum(-1).mean())
+        return float((log_p.exp() * (log_p - baseline)).sum(-1).mean())
 
 
 def one_head(model: LanguageModel, lens: HeadLens, head: int) -> HeadLens:
@@ -95,10 +95,10 @@ def train_until_no_better(
         for layer, lens in lenses.items()
     }
     best = {layer: float(kl) for layer, kl in judge.kl(lenses, heads).items()}
-    constant = judge.constant_kl(closed.constant)
+    baseline = judge.baseline_kl(closed.baseline)
     generator = torch.Generator().manual_seed(1)
     for round_ in range(rounds):
-        before = constant - mean(best)
+        before = baseline - mean(best)
         config = PolishConfig(words=8192, seed=round_ + 1)
         for step in range(1, steps + 1):
             index = torch.randint(len(final), (1024,), generator=generator)
@@ -117,9 +117,9 @@ def train_until_no_better(
                     state.write(state.weight)
                 found = judge.kl(lenses, heads)
                 best = {layer: min(best[layer], float(kl)) for layer, kl in found.items()}
-                gain = constant - mean(best)
+                gain = baseline - mean(best)
                 print(f"reference {round_}.{step}: gain {gain:.4f}", file=sys.stderr, flush=True)
-        if constant - mean(best) < 1.003 * before:
+        if baseline - mean(best) < 1.003 * before:
             break
     return best
 

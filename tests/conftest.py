@@ -46,7 +46,7 @@ def chance_lenses(stories):
     import torch
 
     from saccade.interp.lenses.head_lens import HeadLens
-    from saccade.interp.lenses.lens_set import Lenses, Made
+    from saccade.interp.lenses.lens_set import Lenses, Provenance
 
     def make(*, seed: int = 0, size: float = 0.3) -> Lenses:
         chance = torch.Generator().manual_seed(seed)
@@ -54,7 +54,7 @@ def chance_lenses(stories):
         for lens in by_layer.values():
             lens.weight.data.copy_(size * torch.randn(lens.weight.shape, generator=chance))
             lens.requires_grad_(False)
-        made = Made(
+        provenance = Provenance(
             prefix=stories.prefix,
             model=stories.name,
             model_fingerprint=stories.fingerprint,
@@ -65,8 +65,8 @@ def chance_lenses(stories):
             corpus_fingerprint="0" * 16,
             n_tokens=1,
         )
-        constant = torch.randn(stories.d_vocab, generator=chance).log_softmax(-1)
-        return Lenses(model=stories, by_layer=by_layer, constant=constant, made=made)
+        baseline = torch.randn(stories.d_vocab, generator=chance).log_softmax(-1)
+        return Lenses(model=stories, by_layer=by_layer, baseline=baseline, provenance=provenance)
 
     return make
 

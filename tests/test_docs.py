@@ -44,7 +44,7 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
     sizes = ["--steps", "3", "--window", "31", "--tokens", "400"]
     corpus = ["--corpus", str(text), "--out", str(tmp_path / "lens")]
     assert main(["lens", "fit", *own, *names, *sizes, *corpus, "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)["made"]
+    made = json.loads(capsys.readouterr().out)["provenance"]
     assert (made["kind"], made["objective"], made["method"]) == ("narrow", "first-word", "train")
     assert main(["read", STORY[:30], *own, "--lens", str(tmp_path / "lens"), "--json"]) == 0
     heads = json.loads(capsys.readouterr().out)["heads"]
@@ -70,7 +70,7 @@ def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
         assert main(list(arguments)) == 0
         return json.loads(capsys.readouterr().out)
 
-    made = run(*fit, *sizes)["made"]
+    made = run(*fit, *sizes)["provenance"]
     assert (made["kind"], made["method"], made["corpus"]) == ("ridge", "closed-form", "books/")
     assert all(head["predicts"] for head in run(*read, *little)["heads"])
     scored = run(*evaluate, *sizes, "--positions", "32", "--kind", "none")
@@ -79,7 +79,7 @@ def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
         (tmp_path / f"{day}.txt").write_text(f"It was {day}. " + STORY * 9, encoding="utf-8")
         asked = [f"{day}.txt" if word == "books/" else word for word in fit]
         run(*asked[:-1], f"ridge-{day}", *sizes)
-    merged = run(*merge, *little)["made"]
+    merged = run(*merge, *little)["provenance"]
     assert (merged["kind"], merged["corpus"]) == ("ridge", "monday.txt + tuesday.txt")
 
 

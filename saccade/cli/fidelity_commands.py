@@ -144,7 +144,7 @@ def _text(corpus: str, model: LanguageModel, lenses: Lenses, settings: FidelityC
         )
     if corpus == SELF:
         n_tokens = settings.windows * settings.window
-        seed = lenses.made.seed + 1  # another text than what lenses are fitted on
+        seed = lenses.provenance.seed + 1  # another text than what lenses are fitted on
         return write_corpus(model, n_tokens=n_tokens, window=settings.window, seed=seed)
     # Sixteen times what is needed, so that the windows are of many places in the text.
     n_tokens = 16 * settings.windows * settings.window
@@ -162,7 +162,7 @@ def _compare(
     from saccade.interp.lenses.residual_lenses import baseline_lenses, has_direct_path
     from saccade.interp.studies.fidelity.comparison import compare_kinds
 
-    every = {lenses.made.method: lenses, **others}
+    every = {lenses.provenance.method: lenses, **others}
     if has_direct_path(lenses.model):
         every = {"unembedding": baseline_lenses(lenses.model, "logit-head"), **every}
     return compare_kinds(every, text, layers=layers, config=settings, progress=progress)
@@ -268,7 +268,7 @@ def _draw(found: Transfer, name: str, png: Path) -> None:
         png,
         found.by_layer(),
         title=f"Lenses of one layer on the heads of another\n{name}",
-        label=f"extra KL, nats a word; from {found.gain:.2f} on no better than a constant lens",
+        label=f"extra KL, nats a word; from {found.gain:.2f} on no better than a baseline lens",
         axes=Axes(across="heads of layer", up="lenses of layer"),
         most=2 * found.gain,
     )

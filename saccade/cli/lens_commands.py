@@ -88,13 +88,17 @@ def lens_fit(
 def show_fitted(lenses: Lenses, path: Path, *, as_json: bool) -> None:
     """Say what was made, how good it is on its own held-out text, and where it lies."""
     if as_json:
-        found = {"path": str(path), "made": asdict(lenses.made), "quality": lenses.quality}
+        found = {
+            "path": str(path),
+            "provenance": asdict(lenses.provenance),
+            "quality": lenses.quality,
+        }
         typer.echo(json.dumps(found, ensure_ascii=False))
         return
-    made = lenses.made
+    provenance = lenses.provenance
     typer.echo(
-        f"{len(lenses.sites)} {made.kind} lenses for {made.model}, by {made.method}, "
-        f"from {made.n_tokens:,} tokens of {made.corpus}"
+        f"{len(lenses.sites)} {provenance.kind} lenses for {provenance.model}, "
+        f"by {provenance.method}, from {provenance.n_tokens:,} tokens of {provenance.corpus}"
     )
     if lenses.quality:
         gains = {
@@ -105,7 +109,7 @@ def show_fitted(lenses: Lenses, path: Path, *, as_json: bool) -> None:
         mean, gain = sum(kl) / len(kl), sum(gains.values()) / len(gains)
         typer.echo(
             f"held-out KL to the model, mean over heads: {mean:.3f} nats "
-            f"(constant lens {mean + gain:.3f}, gain {gain:.3f})"
+            f"(baseline lens {mean + gain:.3f}, gain {gain:.3f})"
         )
         named = ", ".join(f"{layer}.{head} ({gains[layer, head]:.2f})" for layer, head in best)
         typer.echo(f"most is heard from heads {named}")
@@ -164,10 +168,10 @@ def lens_eval(
         Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
     ] = None,
 ) -> None:
-    """Score every lens on held-out text, beside the constant, logit and tuned lenses.
+    """Score every lens on held-out text, beside the baseline, logit and tuned lenses.
 
     KL is from the model's prediction to the lens's, in nats a word; the gain is how much less it is
-    than that of the constant lens, which always predicts the mean; top1 and top10 say how often the
+    than that of the baseline lens, which always predicts the mean; top1 and top10 say how often the
     model's first word is the lens's first, or among its ten.
     """
     kinds = _kinds(kind, tuned_on)
@@ -191,7 +195,9 @@ def lens_eval(
     lenses = load_lenses(path, opened)
     if corpus == SELF:
         # No more than is scored, because writing takes longer than reading.
-        text = write_corpus(opened, n_tokens=min(tokens, 4 * positions), seed=lenses.made.seed + 1)
+        text = write_corpus(
+            opened, n_tokens=min(tokens, 4 * positions), seed=lenses.provenance.seed + 1
+        )
     else:
         text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
     best_lenses = None if best is None else load_lenses(find_lenses(best, opened), opened)
@@ -239,7 +245,7 @@ def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Pa
     if png is not None:
         from saccade.interp.lenses.evaluation import save_heat_map
 
-        title = f"Gain of each lens over the constant lens\n{evaluation.model}"
+        title = f"Gain of each lens over the baseline lens\n{evaluation.model}"
         rows = evaluation.lenses.by_layer("gain")
         save_heat_map(png, rows, title=title, label="gain, nats a word")
         typer.echo(f"wrote {png}", err=True)
@@ -272,7 +278,7 @@ def lens_list(
 ) -> None:
     """List the lenses in the cache, where `saccade read` looks for them."""
     from saccade.errors import SaccadeError
-    from saccade.interp.lenses.lens_set import read_made
+    from saccade.interp.lenses.lens_set import read_provenance
     from saccade.store.paths import cache_dir
 
     found = []
@@ -281,7 +287,7 @@ def lens_list(
         if path.name.startswith("."):
             continue
         try:
-            found.append({"path": str(path), **asdict(read_made(path))})
+            found.append({"path": str(path), **asdict(read_provenance(path))})
         except SaccadeError as error:
             found.append({"path": str(path), "error": str(error)})
     if as_json:

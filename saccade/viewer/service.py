@@ -48,9 +48,9 @@ from saccade.viewer.worker import Opened, Progress, sized_cache
 # Lenses as the page shows them: what they were made from, and how good each is.
 
 LABELS = {
-    "explained": "share of the constant lens's KL that the lens removes",
+    "explained": "share of the baseline lens's KL that the lens removes",
     "kl": "KL(model || lens), nats a token",
-    "gain": "nats a token nearer to the model than the constant lens",
+    "gain": "nats a token nearer to the model than the baseline lens",
     "ablation": "correlation of what the lens says with what removing the head does",
     "alignment": "the same as the head is resampled, within each position",
     "spearman": "rank correlation of influence on lens and model, over the causal basis",
@@ -89,20 +89,20 @@ class AboutLenses:
 
 def about_lenses(name: str, lenses: Lenses) -> AboutLenses:
     """A set of lenses, by the name that it has on the page."""
-    made = lenses.made
+    provenance = lenses.provenance
     return AboutLenses(
         name=name,
-        kind=made.kind,
+        kind=provenance.kind,
         site=next(iter(lenses.by_layer.values())).site,
-        method=made.method,
-        objective=made.objective,
+        method=provenance.method,
+        objective=provenance.objective,
         # Where a file lies on this machine is nobody's business on a page that may be shared.
-        corpus=PurePath(made.corpus).name if "/" in made.corpus else made.corpus,
-        n_tokens=made.n_tokens,
-        seed=made.seed,
-        settings=made.settings,
-        versions=made.versions,
-        model_fingerprint=made.model_fingerprint,
+        corpus=PurePath(provenance.corpus).name if "/" in provenance.corpus else provenance.corpus,
+        n_tokens=provenance.n_tokens,
+        seed=provenance.seed,
+        settings=provenance.settings,
+        versions=provenance.versions,
+        model_fingerprint=provenance.model_fingerprint,
         measures=_measures(lenses),
     )
 
@@ -342,8 +342,8 @@ class ReadingRoom:
         return run
 
     def _new_run(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> TextRun:
-        made = self._made(text, changes, lens) if changes else []
-        return TextRun(self.model, text, changes=made, limit=q.MOST_TOKENS)
+        provenance = self._made(text, changes, lens) if changes else []
+        return TextRun(self.model, text, changes=provenance, limit=q.MOST_TOKENS)
 
     def _made(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> list[Change]:
         asked = _asked(changes)

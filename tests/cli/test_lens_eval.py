@@ -10,7 +10,7 @@ import torch
 
 from saccade.cli.main import app, main
 from saccade.interp.lenses.head_lens import HeadLens
-from saccade.interp.lenses.lens_set import Lenses, Made, load_lenses
+from saccade.interp.lenses.lens_set import Lenses, Provenance, load_lenses
 
 pytestmark = pytest.mark.skipif(
     not any(group.name == "lens" for group in app.registered_groups), reason="no lens commands yet"
@@ -27,7 +27,7 @@ def folder(stories, tmp_path_factory) -> Path:
         lens.weight.data.copy_(0.02 * torch.randn(lens.weight.shape, generator=generator))
         lens.word_bias.data[:, stories.encode(STORY)[0]] = 1.0  # so that there is some gain
         lens.requires_grad_(False)
-    made = Made(
+    provenance = Provenance(
         prefix=stories.prefix,
         model=stories.name,
         model_fingerprint=stories.fingerprint,
@@ -38,8 +38,8 @@ def folder(stories, tmp_path_factory) -> Path:
         corpus_fingerprint="0" * 16,
         n_tokens=1000,
     )
-    constant = torch.zeros(stories.d_vocab).log_softmax(-1)
-    lenses = Lenses(model=stories, by_layer=by_layer, constant=constant, made=made)
+    baseline = torch.zeros(stories.d_vocab).log_softmax(-1)
+    lenses = Lenses(model=stories, by_layer=by_layer, baseline=baseline, provenance=provenance)
     lenses.save(path := tmp_path_factory.mktemp("eval") / "lens")
     return path
 
@@ -76,7 +76,7 @@ def test_json_goes_to_stdout_and_nothing_else_does(stories, evaluate):
 def test_the_table_has_the_means_and_the_layers_or_every_head(evaluate):
     code, out, _ = evaluate()
     assert code == 0
-    for word in ("head x ", "constant", "the model itself", "best head"):
+    for word in ("head x ", "baseline", "the model itself", "best head"):
         assert word in out
     _, every, _ = evaluate("--all", "--kind", "none")
     assert "lenses by head" in every

@@ -38,15 +38,15 @@ def test_lenses_are_put_where_they_are_asked_for_and_described(fit, stories, tex
     assert third.startswith("most is heard from heads ") and third.count("(") == 5
     assert last == f"in {tmp_path / 'lens'}"
     assert "reading: 7/7" in err
-    assert load_lenses(tmp_path / "lens", stories).made.corpus == str(text)
+    assert load_lenses(tmp_path / "lens", stories).provenance.corpus == str(text)
 
 
 def test_json_is_all_that_is_printed_and_the_default_place_is_found(fit, saccade, stories):
     code, out, _ = fit("--json", "--method", "polish", "--steps", 2, "--seed", 3)
     found = json.loads(out)
     assert code == 0
-    assert found["made"]["method"] == "polish" and found["made"]["seed"] == 3
-    assert found["made"]["settings"]["steps"] == 2
+    assert found["provenance"]["method"] == "polish" and found["provenance"]["seed"] == 3
+    assert found["provenance"]["settings"]["steps"] == 2
     assert len(found["quality"]["kl"]["4"]) == 8
     code, out, _ = saccade("read", "One day, Lily saw", "--model", stories.name, "--json")
     assert code == 0 and len(json.loads(out)["heads"]) == 8
@@ -59,8 +59,8 @@ def test_several_texts_and_layers_can_be_given(fit, story, stories, tmp_path):
     code, out, _ = fit("--corpus", other, *options, *layers, "--out", tmp_path / "lens")
     assert code == 0, out
     lenses = load_lenses(tmp_path / "lens", stories)
-    assert list(lenses.by_layer) == [1, 3] and lenses.made.objective == "input"
-    assert str(other) in lenses.made.corpus
+    assert list(lenses.by_layer) == [1, 3] and lenses.provenance.objective == "input"
+    assert str(other) in lenses.provenance.corpus
     assert out.startswith("16 dense lenses for")
 
 
@@ -152,7 +152,7 @@ def test_an_interrupted_fit_leaves_the_old_lenses_and_goes_on(fit, stories, tmp_
     assert digest(out) == before
     assert fit("--out", out, "--seed", 2)[0] == 0
     assert reads == [0, 1, 2, 2, 3, 4, 5, 6]
-    assert load_lenses(out, stories).made.seed == 2
+    assert load_lenses(out, stories).provenance.seed == 2
 
 
 def test_without_a_corpus_the_model_writes_its_own(saccade, stories, tmp_path, monkeypatch):
@@ -160,4 +160,4 @@ def test_without_a_corpus_the_model_writes_its_own(saccade, stories, tmp_path, m
     given = ["--model", stories.name, "--tokens", 700, "--out", tmp_path / "lens"]
     code, out, _ = saccade("lens", "fit", *given)
     assert code == 0 and "from 720 tokens of self" in out
-    assert torch.isfinite(load_lenses(tmp_path / "lens", stories).constant).all()
+    assert torch.isfinite(load_lenses(tmp_path / "lens", stories).baseline).all()

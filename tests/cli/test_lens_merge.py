@@ -38,7 +38,7 @@ def test_shards_become_one_set_of_lenses_with_the_text_of_both(merge, shards, st
     whole = load_lenses(tmp_path / "whole", stories)
     assert code == 0 and err == ""
     assert out.startswith(f"40 head lenses for {stories.name}, by closed-form, from 1,560 tokens")
-    assert whole.made.n_tokens == sum(part.made.n_tokens for part in parts)
+    assert whole.provenance.n_tokens == sum(part.provenance.n_tokens for part in parts)
     both = parts[0].statistics.merge(parts[1].statistics)
     for name, total in whole.statistics.sums.items():
         assert torch.equal(total, both.sums[name])

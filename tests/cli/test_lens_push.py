@@ -9,14 +9,14 @@ import pytest
 
 from saccade.interp.lenses import hub
 from saccade.interp.lenses.head_lens import HeadLens
-from saccade.interp.lenses.lens_set import Lenses, Made, load_lenses
+from saccade.interp.lenses.lens_set import Lenses, Provenance, load_lenses
 
 
 @pytest.fixture(scope="module")
 def folder(stories, tmp_path_factory):
     import torch
 
-    made = Made(
+    provenance = Provenance(
         prefix=stories.prefix,
         model="stories",
         model_fingerprint=stories.fingerprint,
@@ -28,7 +28,9 @@ def folder(stories, tmp_path_factory):
         n_tokens=1234,
     )
     by_layer = {2: HeadLens.start(stories, 2)}
-    lenses = Lenses(model=stories, by_layer=by_layer, constant=torch.zeros(512), made=made)
+    lenses = Lenses(
+        model=stories, by_layer=by_layer, baseline=torch.zeros(512), provenance=provenance
+    )
     lenses.save(path := tmp_path_factory.mktemp("push") / "lens")
     return path
 
@@ -106,13 +108,16 @@ def private(folder, tmp_path, monkeypatch):
     (secret / "corpora" / "books").mkdir(parents=True)
     shutil.copytree(folder, lens := tmp_path / "lens")
     manifest = json.loads((lens / "manifest.json").read_text())
-    manifest["made"]["model"] = str(secret / "tiny-model") + "/"
-    manifest["made"]["corpus"] = (
+    manifest["provenance"]["model"] = str(secret / "tiny-model") + "/"
+    manifest["provenance"]["corpus"] = (
         f"{secret}/books, ../alice-miller/x.txt, ~/notes.jsonl, corpora/books"
         " + roneneldan/TinyStories, Salesforce/wikitext:wikitext-2-raw-v1:train + self"
         f" + C:\\Users\\alice-miller\\y.txt, {Path.home()}"
     )
-    manifest["made"]["settings"] |= {"plugin": str(secret / "own.py"), "more": [f"{secret}/a/b"]}
+    manifest["provenance"]["settings"] |= {
+        "plugin": str(secret / "own.py"),
+        "more": [f"{secret}/a/b"],
+    }
     (lens / "manifest.json").write_text(json.dumps(manifest))
     return lens
 
@@ -124,14 +129,14 @@ def test_no_path_of_this_machine_is_published(saccade, private, stories, monkeyp
     everything = b"\n".join(taken.files.values()).decode("latin-1") + str(taken.taken)
     for part in ("miller", "secret project", str(Path.home()), "corpora", "Users", "..", "~"):
         assert part not in everything, part
-    made = json.loads(taken.files["manifest.json"])["made"]
-    assert made["model"] == "tiny-model"
-    assert made["corpus"].startswith("books, x.txt, notes.jsonl, books + ")
+    provenance = json.loads(taken.files["manifest.json"])["provenance"]
+    assert provenance["model"] == "tiny-model"
+    assert provenance["corpus"].startswith("books, x.txt, notes.jsonl, books + ")
     assert (
         "roneneldan/TinyStories, Salesforce/wikitext:wikitext-2-raw-v1:train + self"
-        in (made["corpus"])
+        in (provenance["corpus"])
     )
-    assert made["settings"] == {"plugin": "own.py", "more": ["b"]}
+    assert provenance["settings"] == {"plugin": "own.py", "more": ["b"]}
     card = taken.files["README.md"].decode()
     assert "of tiny-model, fitted on 1,234 tokens of books, x.txt" in card
 

@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def lenses(folder):
     from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.head_lens import HeadLens
-    from saccade.interp.lenses.lens_set import Lenses, Made
+    from saccade.interp.lenses.lens_set import Lenses, Provenance
 
     model = open_model(folder)
     generator = torch.Generator().manual_seed(1)
@@ -51,7 +51,7 @@ def lenses(folder):
         for parameter in by_layer[at.index].parameters():
             parameter.normal_(0, 0.3, generator=generator)
     gain = {str(layer): [0.1 * (layer + h) for h in range(HEADS)] for layer in range(LAYERS)}
-    made = Made(
+    provenance = Provenance(
         prefix=model.prefix,
         model="tiny",
         model_fingerprint=model.fingerprint,
@@ -62,9 +62,11 @@ def lenses(folder):
         corpus_fingerprint="0",
         n_tokens=0,
     )
-    constant = torch.randn(VOCAB, generator=generator).log_softmax(-1)
+    baseline = torch.randn(VOCAB, generator=generator).log_softmax(-1)
     quality = {"gain": gain, "kl": {k: [3.0] * HEADS for k in gain}}
-    return Lenses(model=model, by_layer=by_layer, constant=constant, made=made, quality=quality)
+    return Lenses(
+        model=model, by_layer=by_layer, baseline=baseline, provenance=provenance, quality=quality
+    )
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +213,8 @@ def test_a_missing_model_or_lens_is_said_in_a_line(read, tmp_path, monkeypatch):
 
 
 def test_lenses_of_another_model_are_refused(read, lenses, tmp_path):
-    made = replace(lenses.made, model="other", model_fingerprint="f" * 16)
-    replace(lenses, made=made).save(tmp_path / "other")
+    provenance = replace(lenses.provenance, model="other", model_fingerprint="f" * 16)
+    replace(lenses, provenance=provenance).save(tmp_path / "other")
     code, _, err = read(TEXT, lens=tmp_path / "other")
     assert code == 1 and "was fitted for the model of other" in err
 

@@ -123,7 +123,7 @@ def test_mass_is_what_the_lens_gives_to_the_words(ask, opened):
     for row in found["rows"]:
         z = run.captured.z[row["layer"]][:, -1]
         chances = lenses.by_layer[row["layer"]](z)[0].softmax(-1)[:, ids].sum(-1)
-        always = float(lenses.constant.softmax(-1)[ids].sum())
+        always = float(lenses.baseline.softmax(-1)[ids].sum())
         assert row["values"] == pytest.approx((chances - always).tolist(), abs=1e-4)
 
 
@@ -198,7 +198,7 @@ def test_a_prompt_compared_with_itself_differs_in_nothing(ask):
 def test_lenses_are_shown_with_what_they_were_made_from(ask, opened):
     for each in ask("lenses"):
         lenses = opened.lenses[each["name"]]
-        assert each["n_tokens"] == lenses.made.n_tokens and "/" not in each["corpus"]
+        assert each["n_tokens"] == lenses.provenance.n_tokens and "/" not in each["corpus"]
         gain = next(m for m in each["measures"] if m["measure"] == "gain")
         assert [row["values"] for row in gain["rows"]] == [
             pytest.approx(row, rel=1e-4) for row in lenses.quality["gain"].values()

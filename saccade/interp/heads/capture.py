@@ -240,6 +240,6 @@ def _keep_heads(
     flat: Tensor,
 ) -> None:
     # Some models flatten batch and position before they project.
-    held = flat.reshape(*shape, layer.n_heads, layer.d_head)
+    activation = flat.reshape(*shape, layer.n_heads, layer.d_head)
     # A copy, if not all is kept, so that the rest can go while it is still in the cache.
-    into[layer.index] = at_positions(held, positions)
+    into[layer.index] = at_positions(activation, positions)

@@ -126,5 +126,5 @@ def _holding(projection: nn.Module, z: Tensor) -> RemovableHandle:
 
 
 def _hold(z: Tensor, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    held = args[0]  # some models flatten batch and position before they project
-    return (z.to(held).reshape(held.shape), *args[1:])
+    activation = args[0]  # some models flatten batch and position before they project
+    return (z.to(activation).reshape(activation.shape), *args[1:])

@@ -7,7 +7,7 @@ distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
 
 - ``S^-1 C`` with a weak and with a strong ridge: least squares, the mean of f given z. Taking some
   of both is choosing the ridge; their sum is the scale.
-- ``S^-1 K (G + damping)^-1``: a Newton step of KL(model || lens) from the constant lens. Least
+- ``S^-1 K (G + damping)^-1``: a Newton step of KL(model || lens) from the baseline lens. Least
   squares matches mean logits, but the divergence wants mean *probabilities*; this is the direction
   in which the two differ, restricted by the damping to where there is enough data to see it.
 - ``S^-1 C G (G + damping)^-1``: what least squares already has of that direction.
@@ -84,8 +84,8 @@ class Curvature(NamedTuple):
 
 def solve_gathered(model: LanguageModel, gathered: Gathered, seed: int) -> dict[int, HeadLens]:
     """The lenses of every layer, from what one pass over a text leaves."""
-    constant, sample = constant_lens(gathered.statistics), gathered.held_out()
-    held_out = HeldOut.of(model, sample[:FEW], constant, seed=seed, n_words=FEW_WORDS)
+    baseline, sample = baseline_lens(gathered.statistics), gathered.held_out()
+    held_out = HeldOut.of(model, sample[:FEW], baseline, seed=seed, n_words=FEW_WORDS)
     return solve(model, gathered.statistics, held_out, z=sample.z)
 
 
@@ -110,10 +110,10 @@ def solve(
         z: what the heads held at some positions in any order, by layer; the more, the better are
             moments matched. Those of ``held_out`` if not given.
     """
-    constant = constant_lens(statistics)
-    fisher = fisher_information(model.unembedding.weight, constant.exp())
+    baseline = baseline_lens(statistics)
+    fisher = fisher_information(model.unembedding.weight, baseline.exp())
     metric = Metric.of(fisher)
-    matching = Matching.of(model, constant, fisher=fisher)
+    matching = Matching.of(model, baseline, fisher=fisher)
     # One layer after the other: the ingredients of all are four times as large as the lenses.
     kept = {layer: _ingredients(statistics, layer, metric) for layer in _some(statistics.layers)}
     shared, curvature = _shared_mix(kept, held_out)
@@ -121,7 +121,7 @@ def solve(
     for layer in statistics.layers:
         part = kept.pop(layer, None) or _ingredients(statistics, layer, metric)
         mix = _own_mix(part, layer, held_out, shared, curvature)
-        lens = _lens(model, layer, part, mix, constant)
+        lens = _lens(model, layer, part, mix, baseline)
         del part
         start = lens.weight.detach().clone(), lens.bias.detach().clone()
         some = (z or held_out.sample.z)[layer][: POSITIONS_PER_FEATURE * lens.weight.shape[1]]
@@ -158,7 +158,7 @@ def _go_back(
     lens.bias.data.lerp_(end[1], share[:, None])
 
 
-def constant_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:
+def baseline_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:
     """The log of the mean predicted distribution: what a lens says that hears nothing."""
     return statistics.mean("predicted.p").clamp_min(1e-12).log().float()
 
@@ -274,7 +274,7 @@ def _curvature(terms: Tensor, held_out: HeldOut, mix: Tensor) -> Curvature:
     n = terms.shape[2]
     flat = terms.flatten(2)  # [head, kind, n word]
     logits = (mix.to(flat)[:, None] @ flat).view(len(terms), *terms.shape[2:])
-    lens = logits.add_(held_out.constant + held_out.words.log_weight).softmax(-1)  # [head, n, word]
+    lens = logits.add_(held_out.baseline + held_out.words.log_weight).softmax(-1)  # [head, n, word]
     weighted = terms * lens[:, None]
     expected = weighted.sum(-1)  # [head, kind, n]
     observed = flat @ held_out.teacher.flatten() / n
@@ -284,7 +284,7 @@ def _curvature(terms: Tensor, held_out: HeldOut, mix: Tensor) -> Curvature:
 
 
 def _lens(
-    model: LanguageModel, layer: int, part: Ingredients, mix: Tensor, constant: Tensor
+    model: LanguageModel, layer: int, part: Ingredients, mix: Tensor, baseline: Tensor
 ) -> HeadLens:
     lens = HeadLens.start(model, layer)
     device = lens.weight.device
@@ -292,7 +292,7 @@ def _lens(
     variance = word_variance(model, part.spread)
     lens.weight.data.copy_(weight)
     lens.bias.data.copy_(-torch.einsum("hi,hid->hd", part.mean.to(device), weight))
-    lens.word_bias.data.copy_(constant.to(device) - 0.5 * mix[:, -1:].to(device) * variance)
+    lens.word_bias.data.copy_(baseline.to(device) - 0.5 * mix[:, -1:].to(device) * variance)
     return lens.requires_grad_(False)
 
 

@@ -16,7 +16,7 @@ from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.evaluation import Evaluation, Scores
 from saccade.interp.lenses.gather import Progress
-from saccade.interp.lenses.lens import Lens, held_at, needs_residual
+from saccade.interp.lenses.lens import Lens, activation_at, needs_residual
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.residual_lenses import BATCH_TOKENS, baseline_lenses, default_kinds
 from saccade.interp.lenses.scoring import MEASURES, Predicted, Tally, predict, word_blocks
@@ -86,7 +86,7 @@ def evaluate_lenses(
     n_chunks = -(-int(picked.sum()) // size)
     done, total = 0, n_chunks * len(blocks) * sum(len(each.by_layer) for each in every)
     for ids, chunk in _chunks(every, windows, picked, size, told):
-        predicted, of_model = predict(model, chunk.final[0], ids, lenses.constant, blocks)
+        predicted, of_model = predict(model, chunk.final[0], ids, lenses.baseline, blocks)
         own += of_model
         for group in _groups(every, chunk, predicted):
             for block in blocks:
@@ -155,19 +155,19 @@ def _groups(every: list[Lenses], chunk: Captured, predicted: Predicted) -> Itera
     for of, lenses in enumerate(every):
         start = 0
         for layer, lens in lenses.by_layer.items():
-            held = held_at(lenses.model, chunk, layer, lens.site)
-            said, n_bytes = _saying(lens, held, lenses.model.layer(layer).d_head)
+            activation = activation_at(lenses.model, chunk, layer, lens.site)
+            said, n_bytes = _saying(lens, activation, lenses.model.layer(layer).d_head)
             if group and n_bytes + sum(each.n_bytes for each in group) > HELD_BYTES:
                 yield group
                 group = []
-            sites = slice(start, start + held.shape[1])
-            group.append(_Reader(of, sites, said, Tally(predicted, held.shape[1]), n_bytes))
+            sites = slice(start, start + activation.shape[1])
+            group.append(_Reader(of, sites, said, Tally(predicted, activation.shape[1]), n_bytes))
             start = sites.stop
     yield group
 
 
 def _saying(
-    lens: Lens, held: Float[Tensor, "n head d_held"], d_head: int
+    lens: Lens, activation: Float[Tensor, "n head d_held"], d_head: int
 ) -> tuple[Callable[[Int[Tensor, " word"]], Tensor], int]:
     """How to ask a lens for words, and how many bytes that holds.
 
@@ -175,13 +175,13 @@ def _saying(
     for a basis of them, which all positions share.
     """
     if lens.site != "direct":
-        return lambda words: lens(held, words=words), 0  # a view of the capture
-    basis = _basis(held, d_head + SPARE_DIRECTIONS) if lens.is_linear else None
+        return lambda words: lens(activation, words=words), 0  # a view of the capture
+    basis = _basis(activation, d_head + SPARE_DIRECTIONS) if lens.is_linear else None
     if basis is None:
-        return lambda words: lens(held, words=words), held.nbytes
-    within = held.transpose(0, 1).float() @ basis.transpose(1, 2)  # [head, n, direction]
+        return lambda words: lens(activation, words=words), activation.nbytes
+    within = activation.transpose(0, 1).float() @ basis.transpose(1, 2)  # [head, n, direction]
     # Contiguous: the product with the unembedding is several times slower otherwise.
-    directions = basis.transpose(0, 1).to(held.dtype).contiguous()
+    directions = basis.transpose(0, 1).to(activation.dtype).contiguous()
 
     def said(words: Int[Tensor, " word"]) -> Float[Tensor, "n head word"]:
         return (within @ lens(directions, words=words).transpose(0, 1)).transpose(0, 1)
@@ -190,19 +190,19 @@ def _saying(
 
 
 def _basis(
-    held: Float[Tensor, "n head d_held"], rank: int
+    activation: Float[Tensor, "n head d_held"], rank: int
 ) -> Float[Tensor, "head direction d_held"] | None:
     """Orthonormal directions that hold all of ``held``; None if they would not save any work.
 
     By a random range finder: Halko, Martinsson and Tropp, 2011, "Finding structure with
     randomness", https://arxiv.org/abs/0909.4061, algorithm 4.1.
     """
-    n, n_heads, d_held = held.shape
-    if rank * (d_held + n) >= n * d_held:
+    n, n_heads, d_activation = activation.shape
+    if rank * (d_activation + n) >= n * d_activation:
         return None
     generator = torch.Generator().manual_seed(0)
-    mixed = torch.randn(n_heads, rank, n, generator=generator).to(held.device)
-    rows = held.transpose(0, 1).float()  # [head, n, d_held]
+    mixed = torch.randn(n_heads, rank, n, generator=generator).to(activation.device)
+    rows = activation.transpose(0, 1).float()  # [head, n, d_held]
     basis = torch.linalg.qr((mixed @ rows).transpose(1, 2)).Q.transpose(1, 2)
     rest = rows - rows @ basis.transpose(1, 2) @ basis
     return basis if float(rest.norm()) <= BASIS_ERROR * float(rows.norm()) else None
@@ -288,7 +288,7 @@ def _check(lenses: Lenses, others: list[Lenses], best: Lenses | None) -> None:
     for other in (*others, *([best] if best is not None else [])):
         if other.model is not lenses.model:
             raise LensError(
-                f"the {other.made.kind} lenses to compare with are bound to another model",
+                f"the {other.provenance.kind} lenses to compare with are bound to another model",
                 hint="load them for the same opened model",
             )
     if best is not None and best.sites != lenses.sites:
@@ -307,16 +307,16 @@ def _evaluation(
     tables: list[Tensor],
     n_positions: int,
 ) -> Evaluation:
-    constant_kl, constant_surprise, model_surprise = own.tolist()
+    baseline_kl, baseline_surprise, model_surprise = own.tolist()
     # Nats a token to bits a byte, by the tokens and bytes of the whole text.
     to_bits = corpus.n_tokens / max(corpus.n_bytes, 1) / math.log(2)
-    best_gain = constant_kl - tables[1 + len(others)][0] if len(tables) > 1 + len(others) else None
+    best_gain = baseline_kl - tables[1 + len(others)][0] if len(tables) > 1 + len(others) else None
 
     def scores(each: Lenses, table: Tensor, best: Tensor | None = None) -> Scores:
-        gain = constant_kl - table[0]
+        gain = baseline_kl - table[0]
         return Scores(
-            kind=each.made.kind,
-            method=each.made.method,
+            kind=each.provenance.kind,
+            method=each.provenance.method,
             sites=tuple(each.sites),
             kl=table[0],
             gain=gain,
@@ -331,11 +331,11 @@ def _evaluation(
         model=lenses.model.name,
         corpus=corpus.source,
         corpus_fingerprint=corpus.fingerprint,
-        is_fitted_on=corpus.fingerprint == lenses.made.corpus_fingerprint,
+        is_fitted_on=corpus.fingerprint == lenses.provenance.corpus_fingerprint,
         n_tokens=corpus.n_tokens,
         n_positions=n_positions,
-        constant_kl=constant_kl,
-        constant_bits_per_byte=constant_surprise * to_bits,
+        baseline_kl=baseline_kl,
+        baseline_bits_per_byte=baseline_surprise * to_bits,
         model_bits_per_byte=model_surprise * to_bits,
         lenses=scores(lenses, tables[0], best_gain),
         baselines=tuple(

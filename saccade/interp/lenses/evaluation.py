@@ -38,7 +38,7 @@ class Scores:
     kl: Float[Tensor, " site"]
     """KL(model || lens), in nats a word."""
     gain: Float[Tensor, " site"]
-    """KL of the constant lens less that of the lens."""
+    """KL of the baseline lens less that of the lens."""
     top1: Float[Tensor, " site"]
     """Share of positions where the lens's top word is the model's."""
     top10: Float[Tensor, " site"]
@@ -93,9 +93,9 @@ class Evaluation:
     n_tokens: int
     n_positions: int
     """How many positions were scored; a large text is sampled evenly."""
-    constant_kl: float
-    """KL(model || constant lens): what a lens that hears nothing has."""
-    constant_bits_per_byte: float
+    baseline_kl: float
+    """KL(model || baseline lens): what a lens that hears nothing has."""
+    baseline_bits_per_byte: float
     model_bits_per_byte: float
     """The model's own, on the same positions."""
     lenses: Scores
@@ -117,8 +117,8 @@ class Evaluation:
             "is_fitted_on": self.is_fitted_on,
             "n_tokens": self.n_tokens,
             "n_positions": self.n_positions,
-            "constant_kl": _finite(self.constant_kl),
-            "constant_bits_per_byte": _finite(self.constant_bits_per_byte),
+            "baseline_kl": _finite(self.baseline_kl),
+            "baseline_bits_per_byte": _finite(self.baseline_bits_per_byte),
             "model_bits_per_byte": _finite(self.model_bits_per_byte),
             "lenses": self.lenses.to_dict(),
             "baselines": [scores.to_dict() for scores in self.baselines],
@@ -129,7 +129,7 @@ class Evaluation:
         return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_table(self) -> Table:
-        """The means: one row for the lenses, each baseline, the constant lens and the model."""
+        """The means: one row for the lenses, each baseline, the baseline lens and the model."""
         names = list(self.lenses.means)
         table = Table(
             title="The mean of all lenses of a kind",
@@ -139,12 +139,12 @@ class Evaluation:
         _add_measures(table, names)
         for scores in (self.lenses, *self.baselines):
             table.add_row(f"{scores.kind} x {len(scores.sites)}", *_cells(names, scores.means))
-        constant = {
-            "kl": self.constant_kl,
+        baseline = {
+            "kl": self.baseline_kl,
             "gain": 0.0,
-            "bits_per_byte": self.constant_bits_per_byte,
+            "bits_per_byte": self.baseline_bits_per_byte,
         }
-        table.add_row("constant", *_cells(names, constant))
+        table.add_row("baseline", *_cells(names, baseline))
         own = {"kl": 0.0, "top1": 1.0, "top10": 1.0, "bits_per_byte": self.model_bits_per_byte}
         table.add_row("the model itself", *_cells(names, own))
         return table

@@ -16,7 +16,7 @@ from torch import Tensor
 from saccade.distributed import Processes, joined
 from saccade.errors import LensError, UsageError, suggest
 from saccade.interp.lenses.batches import Batches, CorpusBatches, SelfBatches
-from saccade.interp.lenses.closed_form import constant_lens
+from saccade.interp.lenses.closed_form import baseline_lens
 from saccade.interp.lenses.corpus import Corpus, read_corpus
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.gather import (
@@ -31,7 +31,7 @@ from saccade.interp.lenses.gradient import find_objective
 from saccade.interp.lenses.held_out import HeldOut
 from saccade.interp.lenses.lens import Lens, Method, needs_residual
 from saccade.interp.lenses.lens_kinds import fitted_kinds, kinds_fitted_by, lens_kind
-from saccade.interp.lenses.lens_set import Lenses, Made
+from saccade.interp.lenses.lens_set import Lenses, Provenance
 from saccade.interp.lenses.self_text import WINDOW
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _fitted(
         model=model,
         config=config,
         gathered=gathered,
-        constant=constant_lens(gathered.statistics).to(model.unembedding.weight.device),
+        baseline=baseline_lens(gathered.statistics).to(model.unembedding.weight.device),
         text=_text(gathered, batches),
         held_out=_windows(gathered)[batches.held_out_rows()],
         processes=processes,
@@ -226,13 +226,13 @@ def _fitted(
     return score_quickly(lenses if method.keeps_sums else replace(lenses, statistics=None))
 
 
-def from_statistics(model: LanguageModel, gathered: Gathered, made: Made) -> Lenses:
+def from_statistics(model: LanguageModel, gathered: Gathered, provenance: Provenance) -> Lenses:
     """The closed form of a kind, from sums and held-out positions."""
-    method = lens_kind(made.kind).methods()[made.method]
-    assert method.solve is not None, f"{made.method} needs more than sums"
-    by_layer = method.solve(model, gathered, made.seed)
-    _refuse_strange(by_layer, made.kind, gathered.statistics.layers)
-    return _bound(model, by_layer, gathered, made)
+    method = lens_kind(provenance.kind).methods()[provenance.method]
+    assert method.solve is not None, f"{provenance.method} needs more than sums"
+    by_layer = method.solve(model, gathered, provenance.seed)
+    _refuse_strange(by_layer, provenance.kind, gathered.statistics.layers)
+    return _bound(model, by_layer, gathered, provenance)
 
 
 def _method(config: FitConfig) -> Method:
@@ -242,13 +242,13 @@ def _method(config: FitConfig) -> Method:
 
 
 def _bound(
-    model: LanguageModel, by_layer: Mapping[int, Lens], gathered: Gathered, made: Made
+    model: LanguageModel, by_layer: Mapping[int, Lens], gathered: Gathered, provenance: Provenance
 ) -> Lenses:
     return Lenses(
         model=model,
         by_layer={layer: lens.requires_grad_(False) for layer, lens in by_layer.items()},
-        constant=constant_lens(gathered.statistics).to(model.unembedding.weight.device),
-        made=made,
+        baseline=baseline_lens(gathered.statistics).to(model.unembedding.weight.device),
+        provenance=provenance,
         statistics=gathered.statistics,
         held_out=gathered.held_out(),
     )
@@ -286,20 +286,20 @@ def score_quickly(lenses: Lenses) -> Lenses:
     if sample is None or any(needs_residual(lens.site) for lens in lenses.by_layer.values()):
         return lenses
     some = sample[:QUICK_POSITIONS]
-    held_out = HeldOut.of(lenses.model, some, lenses.constant, seed=lenses.made.seed + 1)
-    constant = held_out.constant_kl()
+    held_out = HeldOut.of(lenses.model, some, lenses.baseline, seed=lenses.provenance.seed + 1)
+    baseline = held_out.baseline_kl()
     found = {str(k): held_out.kl(lens, k) for k, lens in lenses.by_layer.items()}
     kl = {layer: values.tolist() for layer, values in found.items()}
-    gain = {layer: (constant - values).tolist() for layer, values in found.items()}
+    gain = {layer: (baseline - values).tolist() for layer, values in found.items()}
     return lenses.with_quality({"kl": kl, "gain": gain})
 
 
-def _made(model: LanguageModel, batches: Batches, config: FitConfig) -> Made:
+def _made(model: LanguageModel, batches: Batches, config: FitConfig) -> Provenance:
     told = ("kind", "method", "objective", "seed")
     # A list, as JSON has no tuples: what is loaded has to equal what was saved.
     own = {**asdict(config), "layers": list(config.layers)}
     own = {name: value for name, value in own.items() if name not in told}
-    return Made(
+    return Provenance(
         model=model.name,
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint=model.tokenizer_fingerprint,
@@ -351,32 +351,34 @@ def merge_lenses(parts: Sequence[Lenses]) -> Lenses:
             gathered.statistics = gathered.statistics.merge(part.statistics)
         gathered.keep(part.held_out)
     assert gathered is not None, "there are at least two parts"
-    made = replace(
-        first.made,
-        corpus=_BETWEEN.join(part.made.corpus for part in parts),
-        corpus_fingerprint=_BETWEEN.join(part.made.corpus_fingerprint for part in parts),
-        n_tokens=sum(part.made.n_tokens for part in parts),
+    provenance = replace(
+        first.provenance,
+        corpus=_BETWEEN.join(part.provenance.corpus for part in parts),
+        corpus_fingerprint=_BETWEEN.join(part.provenance.corpus_fingerprint for part in parts),
+        n_tokens=sum(part.provenance.n_tokens for part in parts),
     )
-    return score_quickly(from_statistics(first.model, gathered, made))
+    return score_quickly(from_statistics(first.model, gathered, provenance))
 
 
 def _check(part: Lenses, first: Lenses) -> None:
-    if part.made.model_fingerprint != first.made.model_fingerprint:
+    if part.provenance.model_fingerprint != first.provenance.model_fingerprint:
         raise LensError(
-            f"cannot merge lenses of {part.made.model} ({part.made.model_fingerprint}) with "
-            f"those of {first.made.model} ({first.made.model_fingerprint})",
+            f"cannot merge lenses of {part.provenance.model} "
+            f"({part.provenance.model_fingerprint}) with those of "
+            f"{first.provenance.model} ({first.provenance.model_fingerprint})",
             hint="merge only lenses that were fitted for one model",
         )
-    if part.made.kind != first.made.kind:
+    if part.provenance.kind != first.provenance.kind:
         raise LensError(
-            f"cannot merge {part.made.kind} lenses with {first.made.kind} lenses",
+            f"cannot merge {part.provenance.kind} lenses with {first.provenance.kind} lenses",
             hint="merge only lenses of one kind",
         )
-    method = lens_kind(part.made.kind).methods().get(part.made.method)
+    method = lens_kind(part.provenance.kind).methods().get(part.provenance.method)
     can_merge = method is not None and method.solve is not None
     if part.statistics is None or part.held_out is None or not can_merge:
         raise LensError(
-            f"lenses made by {part.made.method} on {part.made.corpus} hold no sums to merge",
+            f"lenses made by {part.provenance.method} on {part.provenance.corpus} "
+            "hold no sums to merge",
             hint="merge lenses that were fitted with `--method closed-form`",
         )
 
@@ -385,9 +387,9 @@ def _refuse_one_text_twice(parts: Sequence[Lenses]) -> None:
     """A text that is counted twice would weigh twice, and be held out and fitted on at once."""
     seen: dict[str, str] = {}
     for part in parts:
-        names = part.made.corpus.split(_BETWEEN)
-        for number, text in enumerate(part.made.corpus_fingerprint.split(_BETWEEN)):
-            name = names[number] if number < len(names) else part.made.corpus
+        names = part.provenance.corpus.split(_BETWEEN)
+        for number, text in enumerate(part.provenance.corpus_fingerprint.split(_BETWEEN)):
+            name = names[number] if number < len(names) else part.provenance.corpus
             if text in seen:
                 raise LensError(
                     f"cannot merge lenses of one text with itself: {seen[text]} and {name} hold "

@@ -352,7 +352,7 @@ class Fit:
     config: FitConfig
     gathered: Gathered
     """Sums of that pass, and held-out positions."""
-    constant: Float[Tensor, " d_vocab"]
+    baseline: Float[Tensor, " d_vocab"]
     """The log of the mean predicted distribution."""
     text: Corpus
     """The windows that are fitted on, to be read again."""

@@ -24,7 +24,7 @@ from saccade.errors import LensError, UsageError, suggest
 from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.lenses.batches import windows_of_step
 from saccade.interp.lenses.gather import Progress
-from saccade.interp.lenses.lens import Lens, held_at, needs_residual
+from saccade.interp.lenses.lens import Lens, activation_at, needs_residual
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -170,7 +170,7 @@ class GradientConfig:
 class Piece(NamedTuple):
     """Some positions of a layer, with what the model makes of them."""
 
-    held: Float[Tensor, "n head d_held"]
+    activation: Float[Tensor, "n head d_held"]
     target: Target
 
 
@@ -301,7 +301,7 @@ def _accumulate(
         captured = capture(model, mine, layers=list(lenses), residual=residual)
         for layer, lens in lenses.items():
             for piece in _pieces(model, captured, mine, layer, lens, config):
-                logits = lens(piece.held)
+                logits = lens(piece.activation)
                 if config.over == "layer":
                     logits = logits.sum(1, keepdim=True)
                 # Summed over heads: each has parameters of its own, so each gets its own gradient.
@@ -323,17 +323,17 @@ def _pieces(
 ) -> Iterator[Piece]:
     rows, window = ids.shape
     row_of, column_of = _counted(model, ids, config).nonzero().unbind(1)
-    held = held_at(model, captured, layer, lens.site).unflatten(0, (rows, window))
-    held = held[row_of.to(held.device), column_of.to(held.device)]
+    activation = activation_at(model, captured, layer, lens.site).unflatten(0, (rows, window))
+    activation = activation[row_of.to(activation.device), column_of.to(activation.device)]
     final = captured.final[row_of, column_of]
     next_ids = ids[row_of, column_of + 1]
-    size = max(1, CHUNK_BYTES // (4 * model.d_vocab * held.shape[1]))
-    for some in torch.arange(len(held), device=ids.device).split(size):
+    size = max(1, CHUNK_BYTES // (4 * model.d_vocab * activation.shape[1]))
+    for some in torch.arange(len(activation), device=ids.device).split(size):
         with torch.no_grad():
             log_probs = model.unembedding.logits(final[some]).float().log_softmax(-1)
         seen = torch.arange(window, device=ids.device) <= column_of[some, None]
         target = Target(log_probs, next_ids[some], ids[row_of[some]], seen)
-        yield Piece(held[some], target)
+        yield Piece(activation[some], target)
 
 
 def _counted(model: LanguageModel, ids: Tensor, config: GradientConfig) -> Bool[Tensor, "row pos"]:

@@ -56,24 +56,24 @@ class HeadLens(Lens):
             "train": Method.training(solved_layers),
         }
 
-    def hidden(self, held: Float[Tensor, "n head d_held"]) -> Float[Tensor, "n head d_model"]:
+    def hidden(self, activation: Float[Tensor, "n head d_held"]) -> Float[Tensor, "n head d_model"]:
         """What the head is taken to say of the final state, before the unembedding."""
-        return torch.einsum("nhi,hid->nhd", held.float(), self.weight) + self.bias
+        return torch.einsum("nhi,hid->nhd", activation.float(), self.weight) + self.bias
 
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
         """Vocabulary logits for each position and head; of all words unless some are named."""
         bias = self.word_bias if words is None else self.word_bias[:, words]
-        if len(held) <= held.shape[-1]:
-            return self.unembed(self.hidden(held), words).float() + bias
+        if len(activation) <= activation.shape[-1]:
+            return self.unembed(self.hidden(activation), words).float() + bias
         # Many positions: A W_U^T once (d_head rows a head), instead of W_U for every position.
         by_word = self.unembed(self.weight, words).float()  # [head, d_head, word]
-        constant = self.unembed(self.bias, words).float() + bias  # [head, word]
-        said = torch.baddbmm(constant[:, None], held.float().transpose(0, 1), by_word)
+        baseline = self.unembed(self.bias, words).float() + bias  # [head, word]
+        said = torch.baddbmm(baseline[:, None], activation.float().transpose(0, 1), by_word)
         return said.transpose(0, 1)
 
 
@@ -116,12 +116,12 @@ class DenseHeadLens(Lens):
 
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
         """Vocabulary logits for each position and head; of all words unless some are named."""
-        written = torch.einsum("nhi,hid->hnd", held.float(), self.output)
+        written = torch.einsum("nhi,hid->hnd", activation.float(), self.output)
         weight = self.weight if words is None else self.weight[:, :, words]
         bias = self.bias if words is None else self.bias[:, words]
         return torch.baddbmm(bias[:, None], written, weight).transpose(0, 1)
@@ -139,15 +139,15 @@ def output_maps(model: LanguageModel, layer: int) -> Float[Tensor, "head d_head 
 
 
 def said_by_head(
-    lens: Lens, held: Float[Tensor, "n head d_held"], head: int
+    lens: Lens, activation: Float[Tensor, "n head d_held"], head: int
 ) -> Float[Tensor, "n d_vocab"]:
     """Vocabulary logits of one head at each position.
 
     The product with the unembedding is nearly all of the time, so it is made for this head alone.
     """
     if isinstance(lens, HeadLens):
-        hidden = lens.hidden(held)[:, head]  # [n, d_model]
+        hidden = lens.hidden(activation)[:, head]  # [n, d_model]
         return lens.unembed(hidden, None).float() + lens.word_bias[head]
     if lens.site == "direct":
-        return lens(held[:, head : head + 1])[:, 0]
-    return lens(held)[:, head]
+        return lens(activation[:, head : head + 1])[:, 0]
+    return lens(activation)[:, head]

@@ -90,7 +90,10 @@ class Sample:
         """The positions ``index`` of a batch, counted row by row; copied, so the batch can go."""
         at = index.to(final.device)
         return cls(
-            z={layer: held.flatten(0, 1)[at.to(held.device)] for layer, held in z.items()},
+            z={
+                layer: activation.flatten(0, 1)[at.to(activation.device)]
+                for layer, activation in z.items()
+            },
             final=final.flatten(0, 1)[at],
             priority=priority,
         )
@@ -108,7 +111,7 @@ class Sample:
 
     def __getitem__(self, index: Int[Tensor, " n"] | slice) -> Sample:
         return Sample(
-            z={layer: held[index] for layer, held in self.z.items()},
+            z={layer: activation[index] for layer, activation in self.z.items()},
             final=self.final[index],
             priority=None if self.priority is None else self.priority[index],
         )
@@ -120,12 +123,12 @@ class Sample:
 
     def to(self, dtype: torch.dtype) -> Sample:
         """The same in another type: bfloat16 halves the memory of what is kept."""
-        z = {layer: held.to(dtype) for layer, held in self.z.items()}
+        z = {layer: activation.to(dtype) for layer, activation in self.z.items()}
         return Sample(z=z, final=self.final.to(dtype), priority=self.priority)
 
     def tensors(self) -> dict[str, Tensor]:
         """As named tensors, to be stored."""
-        named = {f"sample.{layer}.z": held for layer, held in self.z.items()}
+        named = {f"sample.{layer}.z": activation for layer, activation in self.z.items()}
         if self.priority is not None:
             named["sample.priority"] = self.priority
         return {**named, "sample.final": self.final}
@@ -134,8 +137,8 @@ class Sample:
     def from_tensors(cls, named: Mapping[str, Tensor]) -> Sample:
         """Back from named tensors; others among them are passed over."""
         z = {
-            int(name.split(".")[1]): held
-            for name, held in named.items()
+            int(name.split(".")[1]): activation
+            for name, activation in named.items()
             if name.startswith("sample.") and name.endswith(".z")
         }
         return cls(z=z, final=named["sample.final"], priority=named.get("sample.priority"))
@@ -156,8 +159,8 @@ class HeldOut:
     """The model's probabilities, times the weight of each word."""
     vectors: Float[Tensor, "word d_model"]
     """The unembedding of the words."""
-    constant: Float[Tensor, " word"]
-    """The log probabilities of the constant lens."""
+    baseline: Float[Tensor, " word"]
+    """The log probabilities of the baseline lens."""
     negentropy: float
     """Mean of sum p log p over the whole vocabulary: KL is this less the cross-entropy."""
 
@@ -166,7 +169,7 @@ class HeldOut:
         cls,
         model: LanguageModel,
         sample: Sample,
-        constant: Float[Tensor, " d_vocab"],
+        baseline: Float[Tensor, " d_vocab"],
         *,
         seed: int = 0,
         n_words: int = N_WORDS,
@@ -174,12 +177,12 @@ class HeldOut:
         """Choose the words for a sample; the same for the same seed."""
         final, unembedding = sample.final.float(), model.unembedding
         n, device = len(final), unembedding.weight.device
-        constant = constant.to(device)
-        likely, mean = constant.exp(), constant.exp().double()
+        baseline = baseline.to(device)
+        likely, mean = baseline.exp(), baseline.exp().double()
         log_total: list[Tensor] = []
         negentropy = 0.0
         # All positions x all words would be gigabytes for a large vocabulary.
-        for some in final.split(max(1, CHUNK_BYTES // (4 * len(constant)))):
+        for some in final.split(max(1, CHUNK_BYTES // (4 * len(baseline)))):
             logits = unembedding.logits(some).float()  # [n, d_vocab]
             log_total.append(logits.logsumexp(-1, keepdim=True))
             logits -= log_total[-1]
@@ -190,7 +193,7 @@ class HeldOut:
         words = sample_words(
             likely,
             mean.float(),
-            n_words=min(n_words, len(constant)),
+            n_words=min(n_words, len(baseline)),
             generator=torch.Generator().manual_seed(seed),
         )
         log_p = unembedding.logits(final, words=words.ids).float() - torch.cat(log_total)
@@ -199,7 +202,7 @@ class HeldOut:
             words=words,
             teacher=(log_p + words.log_weight).exp(),
             vectors=unembedding.weight[words.ids].float(),
-            constant=constant[words.ids],
+            baseline=baseline[words.ids],
             negentropy=negentropy,
         )
 
@@ -210,12 +213,12 @@ class HeldOut:
     @torch.no_grad()
     def logits(self, lens: Lens, layer: int) -> Float[Tensor, "n head word"]:
         """What a lens says of the words at every position."""
-        held = self.sample.z[layer].to(self.vectors.device, torch.float32)
-        return lens(held, words=self.words.ids)
+        activation = self.sample.z[layer].to(self.vectors.device, torch.float32)
+        return lens(activation, words=self.words.ids)
 
-    def constant_kl(self) -> float:
-        """KL(model || constant lens), averaged over the positions."""
-        return float(self.kl_of(self.constant.expand(len(self.sample), 1, -1)))
+    def baseline_kl(self) -> float:
+        """KL(model || baseline lens), averaged over the positions."""
+        return float(self.kl_of(self.baseline.expand(len(self.sample), 1, -1)))
 
     def kl_of(self, logits: Float[Tensor, "n head word"]) -> Float[Tensor, " head"]:
         """KL from the model to these logits of the words, averaged over the positions."""

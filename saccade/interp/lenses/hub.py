@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 )
 
 from saccade.errors import LensError, StoreError
-from saccade.interp.lenses.lens_set import Made, read_made
+from saccade.interp.lenses.lens_set import Provenance, read_provenance
 from saccade.store.atomic import settled_folder
 from saccade.store.folder import read_folder
 
@@ -74,7 +74,7 @@ def push_lenses(path: str | Path, name: str, *, private: bool = False) -> str:
         LensError: the folder holds no lenses, or the hub does not take them.
     """
     try:
-        made = read_made(path)
+        provenance = read_provenance(path)
         manifest = _public(read_folder(path).manifest)
     except StoreError as error:
         raise LensError(str(error), hint=error.hint) from error
@@ -82,12 +82,12 @@ def push_lenses(path: str | Path, name: str, *, private: bool = False) -> str:
     try:
         url = api.create_repo(name, private=private, exist_ok=True)
         files = {
-            "README.md": _card(made, name).encode(),
+            "README.md": _card(provenance, name).encode(),
             MANIFEST: json.dumps(manifest, indent=2, ensure_ascii=False).encode(),
             **{file: str(settled_folder(path) / file) for file in manifest["files"]},
         }
         added = [CommitOperationAdd(file, content) for file, content in files.items()]
-        api.create_commit(name, added, commit_message=f"Lenses for {public_name(made.model)}")
+        api.create_commit(name, added, commit_message=f"Lenses for {public_name(provenance.model)}")
     except HFValidationError as error:
         raise _refused(name, error) from error
     except HfHubHTTPError as error:
@@ -158,11 +158,13 @@ def _refused(name: str, error: Exception) -> LensError:
     )
 
 
-def _card(made: Made, name: str) -> str:
-    made = replace(made, model=public_name(made.model), corpus=public_name(made.corpus))
+def _card(provenance: Provenance, name: str) -> str:
+    provenance = replace(
+        provenance, model=public_name(provenance.model), corpus=public_name(provenance.corpus)
+    )
     return (
         f"---\nlibrary_name: saccade\ntags: [saccade, attention-lens]\n---\n# {name}\n\n"
-        f"Lenses ({made.kind}, {made.method}) for the attention heads of {made.model}, fitted on "
-        f"{made.n_tokens:,} tokens of {made.corpus}.\n\n"
+        f"Lenses ({provenance.kind}, {provenance.method}) for the attention heads of "
+        f"{provenance.model}, fitted on {provenance.n_tokens:,} tokens of {provenance.corpus}.\n\n"
         f'```\nsaccade read "The Eiffel Tower is located in" --lens {name}\n```\n'
     )

@@ -32,7 +32,7 @@ class JacobianLens(Lens):
 
     The Jacobian lens ("jlens", https://github.com/anthropics/jacobian-lens) at the tap of a head,
     as fmerlo/head-level-jlens has it. Nothing is fitted to a prediction: it is the model's own
-    response, made linear. ``c`` is the constant lens, so that a head that holds its mean says
+    response, made linear. ``c`` is the baseline lens, so that a head that holds its mean says
     nothing. We differ in three things: the effect is that on the same position only (the
     authors sum it over later ones too, and call both fine); the final norm is part of J instead of
     being applied to what J gives; and J is estimated (`fit_jacobian`).
@@ -58,18 +58,18 @@ class JacobianLens(Lens):
 
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
         """Vocabulary logits for each position and head; of all words unless some are named."""
-        return self.inner(held, words=words)
+        return self.inner(activation, words=words)
 
 
 def fit_jacobian(
     model: LanguageModel,
     windows: Int[Tensor, "window pos"],
-    constant: Float[Tensor, " d_vocab"],
+    baseline: Float[Tensor, " d_vocab"],
     *,
     layers: Sequence[int] | None = None,
     seed: int = 0,
@@ -85,7 +85,7 @@ def fit_jacobian(
 
     Args:
         windows: text; the first positions of each window and special tokens are left out.
-        constant: the log of the mean predicted distribution.
+        baseline: the log of the mean predicted distribution.
         layers: which layers; all by default.
     """
     chosen = [at for at in model.layers if layers is None or at.index in layers]
@@ -108,7 +108,7 @@ def fit_jacobian(
         if progress is not None:
             progress("following gradients", count, len(batches))
     return {
-        at.index: _lens(model, at, sums[at.index] / n, means[at.index] / n, constant)
+        at.index: _lens(model, at, sums[at.index] / n, means[at.index] / n, baseline)
         for at in chosen
     }
 
@@ -118,7 +118,7 @@ def _follow_text(fit: Fit) -> dict[int, JacobianLens]:
     return fit_jacobian(
         fit.model,
         fit.text.windows,
-        fit.constant,
+        fit.baseline,
         layers=fit.layers,
         seed=fit.config.seed,
         progress=fit.progress,
@@ -171,13 +171,13 @@ def _begin_graph(
 
 
 def _lens(
-    model: LanguageModel, at: HeadLayer, jacobian: Tensor, mean: Tensor, constant: Tensor
+    model: LanguageModel, at: HeadLayer, jacobian: Tensor, mean: Tensor, baseline: Tensor
 ) -> JacobianLens:
     lens = JacobianLens.start(model, at.index)
     # Cohere and Granite scale the logits; the lens writes through the plain matrix.
     weight = jacobian * model.unembedding.scale
     lens.inner.weight.data.copy_(weight)
     lens.inner.bias.data.copy_(-torch.einsum("hi,hid->hd", mean, weight))
-    lens.inner.word_bias.data.copy_(constant.expand_as(lens.inner.word_bias))
+    lens.inner.word_bias.data.copy_(baseline.expand_as(lens.inner.word_bias))
     lens.requires_grad_(False)
     return lens

@@ -63,7 +63,7 @@ class Lens(nn.Module, ABC):
     @abstractmethod
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
@@ -188,7 +188,7 @@ def needs_residual(site: Site) -> bool:
     return site != "head"
 
 
-def held_at(
+def activation_at(
     model: LanguageModel,
     captured: Captured,
     layer: int,
@@ -205,13 +205,15 @@ def held_at(
     """
     if site == "direct":
         return direct_states(model, captured, layer, positions=positions).flatten(0, 1)
-    held = captured.z if site == "head" else captured.residual
-    if layer not in held:
+    activation = captured.z if site == "head" else captured.residual
+    if layer not in activation:
         asked = "residual=True and " if site == "residual" else ""
         raise UsageError(
             f"this capture does not hold the {site} site of layer {layer}",
             hint=f"capture with {asked}layers that include {layer}",
         )
-    every = held[layer] if site == "head" else held[layer][:, :, None]  # [batch, pos, head, d_held]
+    every = (
+        activation[layer] if site == "head" else activation[layer][:, :, None]
+    )  # [batch, pos, head, d_held]
     chosen = every if positions is None else every[:, list(positions)]
     return chosen.flatten(0, 1)

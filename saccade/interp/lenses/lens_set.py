@@ -66,7 +66,7 @@ STATISTICS = "statistics.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class Provenance:
     """What a set of lenses was made for, and from what; stored in its manifest."""
 
     model: str
@@ -92,14 +92,14 @@ class Made:
 class Lenses:
     """The lenses of a model, bound to it.
 
-    ``constant`` is the log of the mean predicted distribution: the lens that hears nothing, against
+    ``baseline`` is the log of the mean predicted distribution: the baseline lens, against
     which all others are measured.
     """
 
     model: LanguageModel
     by_layer: dict[int, Lens]
-    constant: Float[Tensor, " d_vocab"]
-    made: Made
+    baseline: Float[Tensor, " d_vocab"]
+    provenance: Provenance
     quality: Quality = field(default_factory=dict)
     """Measure -> layer -> one figure a head, on held-out text: ``kl``, ``gain`` and others; of
     fidelity ``ablation``, ``alignment`` and ``spearman``. None where it was not measured."""
@@ -120,13 +120,13 @@ class Lenses:
 
     @torch.inference_mode()
     def logits(
-        self, held: Mapping[int, Float[Tensor, "n head d_held"]]
+        self, activation: Mapping[int, Float[Tensor, "n head d_held"]]
     ) -> Float[Tensor, "n site d_vocab"]:
         """What every lens says, for each position, in the order of `sites`.
 
         Positions x sites x vocabulary is what this holds: give it few positions at a time.
         """
-        parts = [(self.by_layer[layer], held[layer]) for layer in self.by_layer]
+        parts = [(self.by_layer[layer], activation[layer]) for layer in self.by_layer]
         if all(isinstance(lens, HeadLens) for lens, _ in parts):
             return _through_one_unembedding(parts)
         return torch.cat([lens(each) for lens, each in parts], dim=1)
@@ -158,7 +158,7 @@ class Lenses:
         Raises:
             LensError: a lens holds numbers that are not finite; nothing is written then.
         """
-        tensors = {"constant": self.constant}
+        tensors = {"baseline": self.baseline}
         for layer, lens in self.by_layer.items():
             for name, value in lens.state_dict().items():
                 tensors[f"{layer}.{name}"] = value.contiguous()
@@ -172,7 +172,7 @@ class Lenses:
             sample = self.held_out.tensors() if self.held_out else {}
             files[STATISTICS] = {**self.statistics.sums, **sample}
         manifest = {
-            "made": asdict(self.made),
+            "provenance": asdict(self.provenance),
             "layers": {str(layer): self._width(layer) for layer in self.by_layer},
             "quality": self.quality,
         }
@@ -230,7 +230,7 @@ def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:
     # layer, halves the time of a reading.
     lenses = [lens for lens, _ in parts if isinstance(lens, HeadLens)]
     hidden = torch.cat(
-        [lens.hidden(held) for lens, (_, held) in zip(lenses, parts, strict=True)], 1
+        [lens.hidden(activation) for lens, (_, activation) in zip(lenses, parts, strict=True)], 1
     )
     logits = lenses[0].unembed(hidden, None).float()
     start = 0
@@ -256,12 +256,13 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     try:
         manifest, files = read_folder(path, needs=[LENSES])
         told = _told(manifest, path)
-        _refuse_strangers(told.made, model, path)
-        tensors, stored = files[LENSES], files.get(STATISTICS, {})
+        _refuse_strangers(told.provenance, model, path)
+        tensors = {_RENAMED.get(name, name): each for name, each in files[LENSES].items()}
+        stored = files.get(STATISTICS, {})
     except StoreError as error:
         raise LensError(str(error), hint=error.hint) from error
-    made = told.made
-    kind = lens_kind(made.kind)
+    provenance = told.provenance
+    kind = lens_kind(provenance.kind)
     _refuse_incomplete(told, kind, {**stored, **tensors}, model, path)
     by_layer = {int(layer): kind.start(model, int(layer)) for layer in told.layers}
     for layer, lens in by_layer.items():
@@ -271,15 +272,15 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
             lens.load_state_dict(state)
         except RuntimeError as error:
             raise LensError(
-                f"{path} does not hold a {made.kind} lens for layer {layer} of {model.name}",
+                f"{path} does not hold a {provenance.kind} lens for layer {layer} of {model.name}",
                 hint="fit the lenses anew with `saccade lens fit`",
             ) from error
         lens.requires_grad_(False)
     return Lenses(
         model=model,
         by_layer=by_layer,
-        constant=tensors["constant"].to(model.unembedding.weight.device),
-        made=made,
+        baseline=tensors["baseline"].to(model.unembedding.weight.device),
+        provenance=provenance,
         quality=told.quality,
         statistics=_statistics(stored, tuple(by_layer)) if stored else None,
         held_out=Sample.from_tensors(stored) if "sample.final" in stored else None,
@@ -292,28 +293,33 @@ def _statistics(stored: Mapping[str, Tensor], layers: tuple[int, ...]) -> Statis
     return Statistics.from_tensors(sums, layers)
 
 
-def read_made(path: str | Path) -> Made:
+def read_provenance(path: str | Path) -> Provenance:
     """What the lenses in a folder were made for, without loading them."""
-    return _told(read_manifest(path), path).made
+    return _told(read_manifest(path), path).provenance
+
+
+# Names in folders that were written before these were renamed.
+_RENAMED = {"made": "provenance", "constant": "baseline"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Told:
     """What the manifest of lenses says beside the list of files."""
 
-    made: Made
+    provenance: Provenance
     layers: dict[str, Annotated[int, Ge(1)]]
     """Layer -> how many lenses it has."""
     quality: Quality
 
 
 def _told(manifest: dict[str, Any], path: str | Path) -> _Told:
-    if "made" not in manifest:
+    renamed = {_RENAMED.get(name, name): value for name, value in manifest.items()}
+    if "provenance" not in renamed:
         raise LensError(
             f"{path} holds no lenses: its manifest does not say what they were made for",
             hint="give a folder written by `saccade lens fit`",
         )
-    told = {name: value for name, value in manifest.items() if name not in ("format", "files")}
+    told = {name: value for name, value in renamed.items() if name not in ("format", "files")}
     return conform(_Told, told, where=path)
 
 
@@ -328,7 +334,7 @@ def _refuse_incomplete(
     heads = {str(at.index): at.n_heads for at in model.layers}
     is_residual = kind.site == "residual"
     widths = {layer: 1 if is_residual else heads.get(layer) for layer in told.layers}
-    constant = tensors.get("constant")
+    baseline = tensors.get("baseline")
     if widths != told.layers or not widths.keys() <= heads.keys():
         raise LensError(
             f"{path} is damaged: its layers have {told.layers} lenses, where {model.name} has "
@@ -340,7 +346,7 @@ def _refuse_incomplete(
         raise LensError(
             f"{path} is damaged: its metrics are of other lenses than it holds", hint=again
         )
-    if constant is None or constant.shape != (model.d_vocab,):
+    if baseline is None or baseline.shape != (model.d_vocab,):
         raise LensError(
             f"{path} is damaged: expected a mean prediction of {model.d_vocab} tokens", hint=again
         )
@@ -348,33 +354,33 @@ def _refuse_incomplete(
         raise LensError(f"{path} cannot be read: {broken} is not finite", hint=again)
 
 
-def _refuse_strangers(made: Made, model: LanguageModel, path: str | Path) -> None:
+def _refuse_strangers(provenance: Provenance, model: LanguageModel, path: str | Path) -> None:
     again = f"fit lenses for this model with `saccade lens fit --model {model.name}`"
-    if made.prefix is None:
+    if provenance.prefix is None:
         raise LensError(
             f"{path} was fitted by an earlier version of saccade, on text without the tokens that "
             "the tokenizer puts in front of a prompt",
             hint=again,
         )
     for what, theirs, ours in (
-        ("model", made.model_fingerprint, model.fingerprint),
-        ("tokenizer", made.tokenizer_fingerprint, model.tokenizer_fingerprint),
+        ("model", provenance.model_fingerprint, model.fingerprint),
+        ("tokenizer", provenance.tokenizer_fingerprint, model.tokenizer_fingerprint),
     ):
         if theirs != ours:
             raise LensError(
-                f"{path} was fitted for the {what} of {made.model} ({theirs}), "
+                f"{path} was fitted for the {what} of {provenance.model} ({theirs}), "
                 f"not for that of {model.name} ({ours})",
                 hint=again,
             )
-    if made.prefix != model.prefix:
+    if provenance.prefix != model.prefix:
         raise LensError(
-            f"{path} was fitted on text that begins with {list(made.prefix)}, and {model.name} "
-            f"puts {list(model.prefix)} in front of a prompt",
+            f"{path} was fitted on text that begins with {list(provenance.prefix)}, and "
+            f"{model.name} puts {list(model.prefix)} in front of a prompt",
             hint=again,
         )
-    if made.probe and not model.computes_alike(made.probe):
+    if provenance.probe and not model.computes_alike(provenance.probe):
         raise LensError(
-            f"{path} was fitted when {made.model} computed something else: on a few tokens the "
-            f"entropy of its predictions was {made.probe}, now it is {model.probe}",
+            f"{path} was fitted when {provenance.model} computed something else: on a few tokens "
+            f"the entropy of its predictions was {provenance.probe}, now it is {model.probe}",
             hint=again,
         )

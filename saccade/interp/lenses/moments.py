@@ -63,7 +63,7 @@ class Matching:
     def of(
         cls,
         model: LanguageModel,
-        constant: Float[Tensor, " d_vocab"],
+        baseline: Float[Tensor, " d_vocab"],
         *,
         fisher: Float[Tensor, "d_model d_model"] | None = None,
         seed: int = 0,
@@ -71,10 +71,10 @@ class Matching:
         """Choose the words, the same for the same seed, and invert the information.
 
         Args:
-            fisher: the Fisher information of the constant lens, where it is known already.
+            fisher: the Fisher information of the baseline lens, where it is known already.
         """
         weight = model.unembedding.weight
-        p = constant.exp().to(weight.device)
+        p = baseline.exp().to(weight.device)
         words = sample_words(
             p,
             p,
@@ -83,11 +83,11 @@ class Matching:
         )
         fisher = fisher_information(weight, p) if fisher is None else fisher
         vectors = weight[words.ids].float()
-        constant = constant.to(weight.device)[words.ids] + words.log_weight
+        baseline = baseline.to(weight.device)[words.ids] + words.log_weight
         return cls(
             words=words,
             vectors=vectors,
-            expected=constant.softmax(-1) @ vectors,
+            expected=baseline.softmax(-1) @ vectors,
             inverse=damped_inverse(fisher.double(), DAMPING).float(),
         )
 
@@ -132,8 +132,8 @@ def match_moments(
     base = lens.word_bias[:, matching.words.ids] + matching.words.log_weight  # [head, word]
     for rate in RATES:
         by_word = (weight.flatten(0, 1) @ matching.vectors.T).unflatten(0, weight.shape[:2])
-        constant = base + bias @ matching.vectors.T  # [head, word]
-        lens_p = torch.baddbmm(constant[:, None], centred, by_word).softmax(-1)  # [head, n, word]
+        baseline = base + bias @ matching.vectors.T  # [head, word]
+        lens_p = torch.baddbmm(baseline[:, None], centred, by_word).softmax(-1)  # [head, n, word]
         # The vectors come last: once a head and feature instead of once a position.
         product = (centred.transpose(1, 2) @ lens_p).flatten(0, 1) @ matching.vectors
         surplus = product.view_as(weight) - centred.transpose(1, 2) @ u

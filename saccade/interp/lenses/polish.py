@@ -101,13 +101,15 @@ class Ahead:
         place = (first + column + offset[:, None]).clamp_max(length - 1)
         is_text = self.model.is_text(ids).cpu().gather(1, place)
 
-        def part(held: Tensor, k: int) -> Tensor:
+        def part(activation: Tensor, k: int) -> Tensor:
             row, at = is_text[:, k::AHEAD].nonzero().unbind(1)
-            return held[row.to(held.device), place[:, k::AHEAD][row, at].to(held.device)]
+            return activation[
+                row.to(activation.device), place[:, k::AHEAD][row, at].to(activation.device)
+            ]
 
         return [
             Read(
-                {layer: part(held, k).float() for layer, held in captured.z.items()},
+                {layer: part(activation, k).float() for layer, activation in captured.z.items()},
                 part(captured.final, k).float(),
             )
             for k in range(AHEAD)
@@ -210,7 +212,7 @@ def polish_solved(fit: Fit) -> dict[int, HeadLens]:
     """Lenses in closed form, polished on the text they were solved from."""
     model, gathered, asked = fit.model, fit.gathered, fit.config
     lenses = solve_gathered(model, gathered, asked.seed)
-    held_out = HeldOut.of(model, gathered.held_out(), fit.constant, seed=asked.seed)
+    held_out = HeldOut.of(model, gathered.held_out(), fit.baseline, seed=asked.seed)
     with fit.unfinished.stage("polishing") as checkpoint:
         polish(
             model,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.heads.capture import Captured, capture, direct_states
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
 from saccade.viewer.export import Shown, reading_page
 
@@ -102,7 +102,7 @@ class HeadReading:
     head: int | None
     """None where the lens reads the residual stream after the layer."""
     says: float
-    """KL from the constant lens to the lens here, in nats: how far it is from saying nothing."""
+    """KL from the baseline lens to the lens here, in nats: how far it is from saying nothing."""
     contributes: float | None
     """What the head adds directly to the logit of the word that the model predicts (direct logit
     attribution); None for the residual stream and for models without a direct path."""
@@ -113,7 +113,7 @@ class HeadReading:
     adds: Sequence[Word]
     """The words it makes likelier than they always are, each with its share of ``says``."""
     suppresses: Sequence[Word]
-    """The words it makes less likely, with ``constant log(lens / constant)``, below zero."""
+    """The words it makes less likely, with ``baseline log(lens / baseline)``, below zero."""
     unembedded: Sequence[Word]
     """What the raw unembedding shows, with logits; empty unless asked for."""
     attends: Sequence[Source]
@@ -126,9 +126,9 @@ class HeadReading:
 
     @property
     def explained(self) -> float | None:
-        """The share of the constant lens's KL that this lens removes, on held-out text.
+        """The share of the baseline lens's KL that this lens removes, on held-out text.
 
-        0 is a lens that knows no more than the constant one, 1 would be the model itself; None
+        0 is a lens that knows no more than the baseline one, 1 would be the model itself; None
         when the lens was never scored.
         """
         return share_explained(self.quality)
@@ -147,15 +147,15 @@ class HeadReading:
 
 
 def share_explained(quality: Mapping[str, float]) -> float | None:
-    """The share of the constant lens's KL that a lens removes; None when it was never scored.
+    """The share of the baseline lens's KL that a lens removes; None when it was never scored.
 
     >>> share_explained({"kl": 3.0, "gain": 1.0})
     0.25
     """
     if not {"kl", "gain"} <= quality.keys():
         return None
-    constant = quality["kl"] + quality["gain"]
-    return quality["gain"] / constant if constant > 0 else 0.0
+    baseline = quality["kl"] + quality["gain"]
+    return quality["gain"] / baseline if baseline > 0 else 0.0
 
 
 def plain(value: Any) -> Any:
@@ -334,11 +334,11 @@ class _Seen(NamedTuple):
 
 def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Reading:
     model, at, captured = lenses.model, seen.position, seen.captured
-    held = {
-        layer: held_at(model, captured, layer, lens.site, positions=[at])
+    activation = {
+        layer: activation_at(model, captured, layer, lens.site, positions=[at])
         for layer, lens in lenses.by_layer.items()
     }
-    said = what_is_said(lenses.logits(held)[0], lenses.constant, top=top)
+    said = what_is_said(lenses.logits(activation)[0], lenses.baseline, top=top)
     chances = model.unembedding.logits(captured.final[:, at]).float().softmax(-1)
     prediction = largest(chances, top)
     direct = _direct(lenses, captured, at)
@@ -350,7 +350,7 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
         said.says.tolist(),
         _contributions(model, direct, prediction.ids[0, 0], n=len(said.says)),
         _in_words(model, said.predicts),
-        # With fewer than `top` words on one side of the constant lens, an order goes on with
+        # With fewer than `top` words on one side of the baseline lens, an order goes on with
         # words of the other side, which are not added, or not suppressed.
         _in_words(model, said.adds, sign=1),
         _in_words(model, said.suppresses, sign=-1),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.text_run import TextRun
 
 
-# Below this share of the constant lens's KL, what a lens shows is mostly its noise. The lenses of a
+# Below this share of the baseline lens's KL, what a lens shows is mostly its noise. The lenses of a
 # default fit remove about a tenth on average.
 WEAK = 0.02
 
@@ -62,7 +62,7 @@ def dotted(text: str) -> str:
 def grade(head: HeadReading) -> str:
     """How good the lens is, in a word or a figure.
 
-    A weak lens, one that hardly knows more than the constant one, is called so.
+    A weak lens, one that hardly knows more than the baseline one, is called so.
     """
     explained = head.explained
     if explained is None:
@@ -95,9 +95,9 @@ def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
         else ""
     )
     return Text(
-        "says: nats away from the lens that hears nothing; adds: words it makes likelier than that "
-        f"one; logit: what the head adds directly to {word}; lens: how much of the other's KL its "
-        f"lens removes on held-out text; {truth}· is a space",
+        "says: KL from the baseline lens, in nats; adds: tokens it makes likelier than the "
+        f"baseline does; logit: what the head adds directly to {word}; lens: share of the "
+        f"baseline's KL that it removes on held-out text; {truth}· is a space",
         style="dim",
     )
 

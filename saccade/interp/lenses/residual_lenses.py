@@ -17,7 +17,7 @@ from saccade.interp.heads.residual_path import Unembedding
 from saccade.interp.heads.taps import FinalNorm
 from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.lens import Lens, Method
-from saccade.interp.lenses.lens_set import Lenses, Made
+from saccade.interp.lenses.lens_set import Lenses, Provenance
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -167,12 +167,12 @@ class LogitLens(Lens):
 
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
         """The model's own logits, were this the last layer."""
-        return self.unembedding.logits(self.final_norm.normed(held), words=words).float()
+        return self.unembedding.logits(self.final_norm.normed(activation), words=words).float()
 
 
 class HeadLogitLens(Lens):
@@ -206,12 +206,12 @@ class HeadLogitLens(Lens):
 
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
         """The head's share of the model's logits."""
-        return self.unembedding.linear(held, words=words).float()
+        return self.unembedding.linear(activation, words=words).float()
 
 
 # The tuned lens: the logit lens with a learnt affine translation at each layer.
@@ -255,12 +255,12 @@ class TunedLens(Lens):
 
     def forward(
         self,
-        held: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_held"],
         *,
         words: Int[Tensor, " word"] | None = None,
     ) -> Float[Tensor, "n head word"]:
         """The model's own logits of the translated stream."""
-        h = held.to(self.translator.weight)
+        h = activation.to(self.translator.weight)
         translated = (h + self.translator(h)).to(self.unembedding.weight.dtype)
         return self.unembedding.logits(self.final_norm.normed(translated), words=words).float()
 
@@ -322,14 +322,14 @@ def baseline_lenses(model: LanguageModel, kind: str) -> Lenses:
     """
     from saccade.interp.lenses.lens_kinds import lens_kind
 
-    made = lens_kind(kind)
-    if made.site == "direct" and not has_direct_path(model):
+    provenance = lens_kind(kind)
+    if provenance.site == "direct" and not has_direct_path(model):
         raise ModelError(
             f"the heads of {model.name} have no direct path to the words: its blocks norm the "
             "stream itself",
             hint=f"leave out the {kind} lens, or compare with the {LogitLens.kind} lens",
         )
-    by_layer: dict[int, Lens] = {at.index: made.start(model, at.index) for at in model.layers}
+    by_layer: dict[int, Lens] = {at.index: provenance.start(model, at.index) for at in model.layers}
     if any(True for lens in by_layer.values() for _ in lens.parameters()):
         raise UsageError(
             f"a {kind} lens has to be fitted before it can be compared with",
@@ -353,7 +353,7 @@ def _bound(
     kind: str,
     method: str,
 ) -> Lenses:
-    made = Made(
+    provenance = Provenance(
         model=model.name,
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint=model.tokenizer_fingerprint if model.tokenizer is not None else "",
@@ -366,7 +366,9 @@ def _bound(
         prefix=model.prefix,
         probe=model.probe,
     )
-    return Lenses(model=model, by_layer=dict(by_layer), constant=_uniform(model), made=made)
+    return Lenses(
+        model=model, by_layer=dict(by_layer), baseline=_uniform(model), provenance=provenance
+    )
 
 
 def _uniform(model: LanguageModel) -> Float[Tensor, " d_vocab"]:

@@ -96,14 +96,14 @@ def predict(
     model: LanguageModel,
     final: Float[Tensor, "n d_model"],
     next_ids: Int[Tensor, " n"],
-    constant: Float[Tensor, " d_vocab"],
+    baseline: Float[Tensor, " d_vocab"],
     blocks: Sequence[range],
 ) -> tuple[Predicted, Float[Tensor, "3"]]:
-    """The model's prediction, and sums of: KL of the constant lens, its surprise, the model's."""
+    """The model's prediction, and sums of: KL of the baseline lens, its surprise, the model's."""
     device = model.unembedding.weight.device
     final, next_ids = final.to(device), next_ids.to(device)
     # Over so many words float32 would be off by what others report as their last digit.
-    always = constant.to(device, torch.float64).log_softmax(-1).float()
+    always = baseline.to(device, torch.float64).log_softmax(-1).float()
     running = RunningSoftmax((len(final),), device=device, n_weighted=2)
     top = torch.zeros_like(next_ids)
     of_next = torch.zeros(len(final), device=device)
@@ -116,11 +116,11 @@ def predict(
         here = _inside(next_ids, block)
         of_next[here] = logits[here, next_ids[here] - block.start]
     log_total = running.log_total
-    own_log, constant_log = (each / running.total for each in running.weighted)
+    own_log, baseline_log = (each / running.total for each in running.weighted)
     negentropy = own_log - log_total
     own = torch.stack(
         [
-            (negentropy - constant_log).sum(),
+            (negentropy - baseline_log).sum(),
             -always[next_ids].double().sum(),
             (log_total - of_next).sum(),
         ]

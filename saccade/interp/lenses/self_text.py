@@ -127,16 +127,16 @@ def sample_batch(
     final: Tensor | None = None
     ids[:, : first.shape[1]] = first[:, :window].to(model.device)
     for step in range(window):
-        held = capture(model, ids[:, step : step + 1], cache=cache)
-        for layer, z in held.z.items():
+        activation = capture(model, ids[:, step : step + 1], cache=cache)
+        for layer, z in activation.z.items():
             if step == 0:
                 kept[layer] = z.new_empty(rows, window, *z.shape[2:])
             kept[layer][:, step] = z[:, 0]
         if final is None:
-            final = held.final.new_empty(rows, window, held.final.shape[-1])
-        final[:, step] = held.final[:, 0]
+            final = activation.final.new_empty(rows, window, activation.final.shape[-1])
+        final[:, step] = activation.final[:, 0]
         if first.shape[1] <= step + 1 < window:
-            logits = model.unembedding.logits(held.final[:, 0]).float()
+            logits = model.unembedding.logits(activation.final[:, 0]).float()
             if temperature != 1.0:  # over a whole vocabulary even a division shows
                 logits = logits / temperature
             ids[:, step + 1] = draw(logits, uniform[step].to(logits.device)).to(ids.device)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 POSITION_EVERY = 2
 # The model's own word probabilities are only taken at every so-many-th of the positions: for all of
 # them they would cost a third of the forward pass. On WikiText-2 (65,536 tokens, every other
-# position) the constant lens has 3.462 nats of held-out KL with all of them or every second, and
+# position) the baseline lens has 3.462 nats of held-out KL with all of them or every second, and
 # 3.471 with every fourth.
 PREDICTED_EVERY = 2
 # The word vectors that they expect cost as much again. What is done with them bears more noise.
@@ -160,8 +160,8 @@ class Statistics:
         some = (place % EXPECTED_EVERY == 0).nonzero()[:, 0]
         u = self._add_predictions(model, f, predicted, place)
         moved_f, moved_u = self._centred("f", f), self._centred("expected.u", u)
-        for layer, held in z.items():
-            flat = _rows(held, kept)  # [n, head, d_head]
+        for layer, activation in z.items():
+            flat = _rows(activation, kept)  # [n, head, d_head]
             zz, zf, zu = _Product.of(layer)
             moved = self._centred(zz.of_z, flat)
             self._add_products(zz.name, moved, moved)
@@ -292,10 +292,12 @@ def _expected_vectors(
 
 
 def _rows(
-    held: Float[Tensor, "batch pos *held"], kept: slice | Int[Tensor, " n"]
+    activation: Float[Tensor, "batch pos *held"], kept: slice | Int[Tensor, " n"]
 ) -> Float[Tensor, " n *held"]:
     """Some positions of a batch, one after the other, in float32."""
-    return held.flatten(0, 1)[kept if isinstance(kept, slice) else kept.to(held.device)].float()
+    return activation.flatten(0, 1)[
+        kept if isinstance(kept, slice) else kept.to(activation.device)
+    ].float()
 
 
 # The covariances of one layer's heads, out of the sums of a pass, and the ridge they need.

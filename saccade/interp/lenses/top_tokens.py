@@ -1,4 +1,4 @@
-"""What lenses say at a position, measured against the lens that hears nothing."""
+"""What lenses say at a position, measured against the baseline lens."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class Said(NamedTuple):
     """What each of n lenses says."""
 
     says: Float[Tensor, " n"]
-    """KL from the constant lens to the lens, in nats."""
+    """KL from the baseline lens to the lens, in nats."""
     predicts: TopWords
     """The likeliest words, with their probabilities."""
     adds: TopWords
-    """The words with the largest shares of ``says``: ``p log(p / constant)``, in nats."""
+    """The words with the largest shares of ``says``: ``p log(p / baseline)``, in nats."""
     suppresses: TopWords
-    """The words with the smallest ``constant log(p / constant)``, in nats."""
+    """The words with the smallest ``baseline log(p / baseline)``, in nats."""
 
 
 @torch.inference_mode()
 def what_is_said(
-    logits: Float[Tensor, "n d_vocab"], constant: Float[Tensor, " d_vocab"], *, top: int
+    logits: Float[Tensor, "n d_vocab"], baseline: Float[Tensor, " d_vocab"], *, top: int
 ) -> Said:
-    """Measure lenses against the constant one, and find the words that make the difference.
+    """Measure lenses against the baseline one, and find the words that make the difference.
 
-    The plain ratio ``log(p / constant)`` would be won by words that nobody expects anyway (a
+    The plain ratio ``log(p / baseline)`` would be won by words that nobody expects anyway (a
     millionth against a billionth), so it is weighed: by the lens's own probability for what it
-    adds, which makes the values of all words sum to ``says``; by the constant's for what it
+    adds, which makes the values of all words sum to ``says``; by the baseline's for what it
     suppresses, whose values sum to minus the opposite KL.
 
     Args:
-        constant: log probabilities of the constant lens.
+        baseline: log probabilities of the baseline lens.
         top: how many words of each order.
 
     >>> logits = torch.tensor([[0.7, 0.2, 0.1]]).log()
@@ -54,7 +54,7 @@ def what_is_said(
     >>> int(said.predicts.ids), int(said.adds.ids), int(said.suppresses.ids)
     (0, 0, 2)
     """
-    usual_log = constant.to(logits.device).float().clamp_min(LEAST_LOG)
+    usual_log = baseline.to(logits.device).float().clamp_min(LEAST_LOG)
     usual = usual_log.exp()
     top = min(top, logits.shape[1])
     rows = max(1, CHUNK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
@@ -66,7 +66,7 @@ def what_is_said(
         # What a logit has more than its log probability, told by the likeliest word: one pass
         # over the vocabulary less than log_softmax beside softmax.
         surplus = likely.values[:, :1] - chances[:, :1].log()
-        ratio = (chunk - usual_log).sub_(surplus)  # log(p / constant)
+        ratio = (chunk - usual_log).sub_(surplus)  # log(p / baseline)
         shares = p.mul_(ratio)
         fallen = largest(ratio.mul(-usual), top)
         parts.append(

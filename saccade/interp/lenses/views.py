@@ -13,7 +13,7 @@ from torch import Tensor
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import direct_states
 from saccade.interp.lenses.head_lens import said_by_head
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.reading import Word, plain, share_explained
 from saccade.interp.lenses.reading_table import WEAK
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
@@ -37,10 +37,10 @@ class SeenThrough:
     kind: str
     method: str
     says: float | None
-    """KL from the constant lens in nats; None for the unembedding, which has no such lens."""
+    """KL from the baseline lens in nats; None for the unembedding, which has no such lens."""
     quality: dict[str, float]
     explained: float | None
-    """The share of the constant lens's KL that it removes, on held-out text."""
+    """The share of the baseline lens's KL that it removes, on held-out text."""
     fidelity: float | None
     is_weak: bool
     predicts: tuple[Word, ...]
@@ -129,14 +129,14 @@ def _seen(
         lens = each.by_layer.get(layer)
         if lens is None or lens.site == "residual":
             continue
-        held = held_at(run.model, run.captured, layer, lens.site, positions=[at])
-        said = what_is_said(said_by_head(lens, held, head), each.constant, top=top)
+        activation = activation_at(run.model, run.captured, layer, lens.site, positions=[at])
+        said = what_is_said(said_by_head(lens, activation, head), each.baseline, top=top)
         quality = each.quality_of(layer, head)
         explained = share_explained(quality)
         yield SeenThrough(
             name=name,
-            kind=each.made.kind,
-            method=each.made.method,
+            kind=each.provenance.kind,
+            method=each.provenance.method,
             says=float(said.says[0]),
             quality=quality,
             explained=explained,
@@ -228,8 +228,8 @@ class Site:
         """What is said at some positions of one layer."""
         model = run.model
         lens = LogitLens.start(model, layer) if self.lenses is None else self.lenses.by_layer[layer]
-        held = held_at(model, run.captured, layer, lens.site, positions=at)
-        return said_by_head(lens, held, self.head or 0).float()
+        activation = activation_at(model, run.captured, layer, lens.site, positions=at)
+        return said_by_head(lens, activation, self.head or 0).float()
 
 
 @dataclass(frozen=True)

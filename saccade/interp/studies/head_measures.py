@@ -12,10 +12,10 @@ import torch
 
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.intervene import intervene
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.reading import Word, plain, read_run, share_explained
 from saccade.interp.lenses.views import entropy_of
-from saccade.interp.studies.bias.bias_mass import ask, constant_mass
+from saccade.interp.studies.bias.bias_mass import ask, baseline_mass
 from saccade.interp.studies.bias.bias_words import tokens_of
 from saccade.interp.studies.head_rank import (
     Replacement,
@@ -105,12 +105,12 @@ def _map(
 
 
 def lens_gain(lenses: Lenses) -> HeadMap:
-    """The share of the constant lens's KL that each lens removes."""
+    """The share of the baseline lens's KL that each lens removes."""
     figures = {site: share_explained(lenses.quality_of(*site)) for site in lenses.sites}
     return _map(
         "gain",
         _by_layer(_scored(figures, "saccade lens eval")),
-        label="share of the constant lens's KL that the lens removes on held-out text",
+        label="share of the baseline lens's KL that the lens removes on held-out text",
         unit="share",
     )
 
@@ -132,7 +132,7 @@ def says_most(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
     return _map(
         "says",
         _by_layer({(each.layer, each.head or 0): each.says for each in reading.heads}),
-        label="nats away from the lens that hears nothing",
+        label="KL from the baseline lens, in nats",
         unit="nats",
     )
 
@@ -205,22 +205,24 @@ def ablation_effects(
 
 @torch.inference_mode()
 def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, position: int) -> HeadMap:
-    """The probability that each lens gives to some words, less what the constant lens gives."""
+    """The probability that each lens gives to some words, less what the baseline lens gives."""
     model, at = run.model, run.position(position)
     with changed(run):
         asked = ask(model, [run.ids[0, : at + 1]], tokens_of(model, words))
-    always = float(constant_mass(lenses, asked).sum())
+    always = float(baseline_mass(lenses, asked).sum())
     rows: dict[int, list[float]] = {}
     for layer, lens in lenses.by_layer.items():
-        held = held_at(model, run.captured, layer, lens.site, positions=[at])
-        said = lens(held)[0].log_softmax(-1)[:, asked.first.to(held.device)]  # [head, word]
+        activation = activation_at(model, run.captured, layer, lens.site, positions=[at])
+        said = lens(activation)[0].log_softmax(-1)[
+            :, asked.first.to(activation.device)
+        ]  # [head, word]
         mass = (said.cpu().double() + asked.log_rest).exp().sum(-1)
         rows[layer] = (mass - always).tolist()
     return _map(
         "mass",
         rows,
         label=f"probability of {', '.join(words[:4])}{' ...' if len(words) > 4 else ''} by the "
-        "lens, less that of the constant lens",
+        "lens, less that of the baseline lens",
         unit="probability",
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saccade.interp.heads.intervene import Change, InjectHead, InjectResidual, intervene
 from saccade.interp.lenses.head_lens import output_maps, said_by_head
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.reading import Word, plain
 from saccade.interp.lenses.residual_lenses import LogitLens
 from saccade.interp.lenses.top_tokens import largest
@@ -184,19 +184,19 @@ def _at_place(
     if head is None:
         lens = LogitLens.start(model, layer)
         said = [
-            lens(held_at(model, run.captured, layer, lens.site, positions=last))[0, 0]
+            lens(activation_at(model, run.captured, layer, lens.site, positions=last))[0, 0]
             for run in (acted.before, acted.after)
         ]
         return said[1].log_softmax(-1) - said[0].log_softmax(-1)
     head_lens = None if lenses is None else lenses.by_layer.get(layer)
     if head_lens is None or head_lens.site != "head":
         return None
-    held = [
-        held_at(model, run.captured, layer, "head", positions=last)
+    activation = [
+        activation_at(model, run.captured, layer, "head", positions=last)
         for run in (acted.before, acted.after)
     ]
-    held[1] = held[1] + _written(acted, layer, head).to(held[1])
-    said = [said_by_head(head_lens, each, head)[0] for each in held]
+    activation[1] = activation[1] + _written(acted, layer, head).to(activation[1])
+    said = [said_by_head(head_lens, each, head)[0] for each in activation]
     return said[1].log_softmax(-1) - said[0].log_softmax(-1)
 
 

@@ -120,7 +120,7 @@ def prompt_rows(
         captured = capture(model, batch.ids, mask=batch.mask, layers=layers)
         for place, prompt in enumerate(batch.rows.tolist()):
             n = len(encoded[prompt])
-            z = {layer: held[place, :n] for layer, held in captured.z.items()}
+            z = {layer: activation[place, :n] for layer, activation in captured.z.items()}
             yield PromptRow(prompt, z, captured.final[place, :n])
 
 

@@ -187,7 +187,9 @@ def copy_scores(
     token = ids[rows, places.to(ids.device)]
     first = model.layers[0].index
     states = capture(model, ids, layers=[first], residual=True).residual[first]
-    alone = _held_alone(model, token, states[rows.to(states.device), places.to(states.device)])
+    alone = _activation_alone(
+        model, token, states[rows.to(states.device), places.to(states.device)]
+    )
     found = {}
     for at in model.layers:
         written = head_outputs(at, alone[at.index])  # [batch, head, d_model]
@@ -199,7 +201,7 @@ def copy_scores(
     return found
 
 
-def _held_alone(
+def _activation_alone(
     model: LanguageModel, token: Tensor, state: Tensor
 ) -> dict[int, Float[Tensor, "batch head d_head"]]:
     def read_state(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -212,7 +214,7 @@ def _held_alone(
             hook = at.block.register_forward_pre_hook(read_state, with_kwargs=True)
             stack.enter_context(hook)
         z = capture(model, token[:, None]).z
-    return {layer: held[:, 0] for layer, held in z.items()}
+    return {layer: activation[:, 0] for layer, activation in z.items()}
 
 
 Role: TypeAlias = Literal["induction", "previous", "duplicate", "name-mover", "copy"]

@@ -37,8 +37,8 @@ class Transfer:
     layers: tuple[int, ...]
     kl: Float[Tensor, "source target"]
     """KL(model || lens), the mean over the heads of the target layer."""
-    constant_kl: float
-    """Of the lens that hears nothing: a lens above it is worse than none."""
+    baseline_kl: float
+    """Of the baseline lens: a lens above it is worse than none."""
 
     @property
     def extra(self) -> Float[Tensor, "source target"]:
@@ -47,8 +47,8 @@ class Transfer:
 
     @property
     def gain(self) -> float:
-        """How much less KL the layers' own lenses have than the lens that hears nothing."""
-        return self.constant_kl - float(self.kl.diagonal().mean())
+        """How much less KL the layers' own lenses have than the baseline lens."""
+        return self.baseline_kl - float(self.kl.diagonal().mean())
 
     def by_layer(self) -> dict[int, Float[Tensor, " target"]]:
         """The extra KL as rows, one for each layer that lenses were taken from."""
@@ -64,7 +64,7 @@ class Transfer:
         """Plain numbers, ready for JSON."""
         return {
             "layers": list(self.layers),
-            "constant_kl": round(self.constant_kl, 6),
+            "baseline_kl": round(self.baseline_kl, 6),
             "gain": round(self.gain, 6),
             "extra_kl": [[round(v, 6) for v in row] for row in self.extra.tolist()],
             "by_distance": {str(d): round(v, 6) for d, v in self.by_distance().items()},
@@ -72,7 +72,7 @@ class Transfer:
 
     def to_table(self) -> Table:
         """What a lens costs, by how many layers away it was fitted."""
-        caption = f"own lenses gain {self.gain:.3f} over the constant lens"
+        caption = f"own lenses gain {self.gain:.3f} over the baseline lens"
         table = Table(title="Lenses of other layers", caption=caption)
         table.add_column("layers away", justify="right")
         table.add_column("extra KL (median)", justify="right")
@@ -120,7 +120,7 @@ def transfer_matrix(
             kl[row, column] = by_half[1].gather(1, best).mean()
         if progress is not None:
             progress("reading other layers", row + 1, len(chosen))
-    return Transfer(layers=chosen, kl=kl, constant_kl=halves[1].constant_kl())
+    return Transfer(layers=chosen, kl=kl, baseline_kl=halves[1].baseline_kl())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +132,9 @@ class Moved:
     kl: float
     """KL(model || lens), the mean over all heads, where they were fitted."""
     changed_kl: float
-    constant_kl: float
-    changed_constant_kl: float
-    """Of the lens that hears nothing, fitted for the first model too."""
+    baseline_kl: float
+    changed_baseline_kl: float
+    """Of the baseline lens, fitted for the first model too."""
 
     @property
     def extra(self) -> float:
@@ -143,23 +143,23 @@ class Moved:
 
     @property
     def kept(self) -> float:
-        """The share of their gain over the constant lens that is left on the changed model."""
-        gain = self.constant_kl - self.kl
-        return (self.changed_constant_kl - self.changed_kl) / gain if gain > 0 else float("nan")
+        """The share of their gain over the baseline lens that is left on the changed model."""
+        gain = self.baseline_kl - self.kl
+        return (self.changed_baseline_kl - self.changed_kl) / gain if gain > 0 else float("nan")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
-        own = ("kl", "changed_kl", "constant_kl", "changed_constant_kl", "extra", "kept")
+        own = ("kl", "changed_kl", "baseline_kl", "changed_baseline_kl", "extra", "kept")
         figures = {name: round(getattr(self, name), 6) for name in own}
         return {"model": self.model, "changed": self.changed, **figures}
 
     def to_table(self) -> Table:
         """Both models side by side."""
         table = Table(title="Lenses on a changed model", caption=f"kept: {self.kept:.0%} of gain")
-        for name in ("model", "KL", "constant lens"):
+        for name in ("model", "KL", "baseline lens"):
             table.add_column(name, justify="left" if name == "model" else "right")
-        table.add_row(self.model, f"{self.kl:.3f}", f"{self.constant_kl:.3f}")
-        table.add_row(self.changed, f"{self.changed_kl:.3f}", f"{self.changed_constant_kl:.3f}")
+        table.add_row(self.model, f"{self.kl:.3f}", f"{self.baseline_kl:.3f}")
+        table.add_row(self.changed, f"{self.changed_kl:.3f}", f"{self.changed_baseline_kl:.3f}")
         return table
 
 
@@ -180,8 +180,8 @@ def transfer_to(
         changed=changed.name,
         kl=here.lenses.means["kl"],
         changed_kl=there.lenses.means["kl"],
-        constant_kl=here.constant_kl,
-        changed_constant_kl=there.constant_kl,
+        baseline_kl=here.baseline_kl,
+        changed_baseline_kl=there.baseline_kl,
     )
 
 
@@ -191,7 +191,7 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
     Raises:
         LensError: its layers, heads or words are not those of the first.
     """
-    kind = lens_kind(lenses.made.kind)
+    kind = lens_kind(lenses.provenance.kind)
     by_layer = {}
     for layer, lens in lenses.by_layer.items():
         try:
@@ -213,7 +213,7 @@ def held_out_of(lenses: Lenses, corpus: Corpus) -> HeldOut:
     windows, picked = choose_positions(lenses.model, corpus.windows, POSITIONS)
     captured = capture(lenses.model, windows.to(lenses.model.device))
     sample = Sample.take(captured.z, captured.final, picked.flatten().nonzero()[:, 0])
-    return HeldOut.of(lenses.model, sample, lenses.constant, n_words=N_WORDS)
+    return HeldOut.of(lenses.model, sample, lenses.baseline, n_words=N_WORDS)
 
 
 def _only(judge: HeldOut, part: slice) -> HeldOut:
@@ -229,10 +229,10 @@ def _all_pairs(
     means: dict[int, Float[Tensor, "head d_head"]],
 ) -> Float[Tensor, "target_head source_head"]:
     """KL of every lens of one layer on every head of another."""
-    held = half.sample.z[target].float() - means[target]  # [n, target_head, d_target]
+    activation = half.sample.z[target].float() - means[target]  # [n, target_head, d_target]
     rows = []
-    for head in range(held.shape[1]):
-        as_source = torch.einsum("ni,sij->nsj", held[:, head], through[head]) + means[source]
+    for head in range(activation.shape[1]):
+        as_source = torch.einsum("ni,sij->nsj", activation[:, head], through[head]) + means[source]
         rows.append(half.kl_of(lenses.by_layer[source](as_source, words=half.words.ids)))
     return torch.stack(rows)
 
@@ -268,24 +268,24 @@ class Sharing(NamedTuple):
 class Shared:
     """The ways compared, from own lenses to one for all heads."""
 
-    constant_kl: float
+    baseline_kl: float
     ways: tuple[Sharing, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
         ways = [{**way._asdict(), "kl": round(way.kl, 6)} for way in self.ways]
-        return {"constant_kl": round(self.constant_kl, 6), "ways": ways}
+        return {"baseline_kl": round(self.baseline_kl, 6), "ways": ways}
 
     def to_table(self) -> Table:
         """One row a way."""
         table = Table(title="Lenses shared by heads and layers")
         for name in ("one lens for", "KL", "gain kept", "numbers"):
             table.add_column(name, justify="left" if name == "one lens for" else "right")
-        gain = self.constant_kl - self.ways[0].kl
+        gain = self.baseline_kl - self.ways[0].kl
         for way in self.ways:
-            kept = (self.constant_kl - way.kl) / gain if gain > 0 else float("nan")
+            kept = (self.baseline_kl - way.kl) / gain if gain > 0 else float("nan")
             table.add_row(way.name, f"{way.kl:.3f}", f"{kept:.0%}", f"{way.numbers:,}")
-        table.add_row("nothing (constant)", f"{self.constant_kl:.3f}", "0%", "")
+        table.add_row("nothing (baseline)", f"{self.baseline_kl:.3f}", "0%", "")
         return table
 
 
@@ -302,7 +302,7 @@ def share_lenses(
     Attention Lens (https://arxiv.org/abs/2310.16270) names this as a way to cut the cost. A shared
     lens reads what a head writes to the residual stream, ``a = W_O z``, which is the one thing
     heads have in common: ``logits = W_U B (a - mean) + c`` with B of d_model x d_model, by
-    ridge least squares on the final state, and the constant lens as c. The covariances of a come
+    ridge least squares on the final state, and the baseline lens as c. The covariances of a come
     out of those of z, so no text is read again. Own lenses by the same recipe stand beside, and the
     lenses as they were fitted.
 
@@ -328,7 +328,7 @@ def share_lenses(
         ways.append(Sharing(name, min(kl), _shared_numbers(lenses, by_layer, size)))
         if progress is not None:
             progress("sharing lenses", done, len(groups))
-    return Shared(constant_kl=judge.constant_kl(), ways=tuple(ways))
+    return Shared(baseline_kl=judge.baseline_kl(), ways=tuple(ways))
 
 
 class _Written(NamedTuple):
@@ -352,7 +352,7 @@ def _shared_kl(
 
 
 def _shared_numbers(lenses: Lenses, by_layer: dict[int, _Written], size: int) -> int:
-    """Maps, the mean of every head, and one constant lens."""
+    """Maps, the mean of every head, and one baseline lens."""
     d = lenses.model.d_model
     each_head = sum(written.writes.numel() for written in by_layer.values())
     maps = -(-len(by_layer) // size) * d * d if size else each_head
@@ -390,7 +390,7 @@ def _lens(lenses: Lenses, layer: int, weight: Tensor, written: _Written) -> Head
     weight = weight * lenses.model.unembedding.scale  # the lens writes through the plain matrix
     lens.weight.data.copy_(weight)
     lens.bias.data.copy_(-torch.einsum("hi,hid->hd", written.covariances.mean, weight))
-    lens.word_bias.data.copy_(lenses.constant.expand_as(lens.word_bias))
+    lens.word_bias.data.copy_(lenses.baseline.expand_as(lens.word_bias))
     return lens
 
 

@@ -20,12 +20,12 @@ const MEASURES = [
 ];
 const FROM_READING = {
   says: {
-    label: "nats away from the lens that hears nothing",
+    label: "KL from the baseline lens, in nats",
     unit: "nats",
     of: (head) => head.says,
   },
   gain: {
-    label: "share of the constant lens's KL that the lens removes",
+    label: "share of the baseline lens's KL that the lens removes",
     unit: "of the KL",
     of: (head) => explainedBy(head.quality),
   },

@@ -31,11 +31,11 @@ export function headNamed(name) {
   );
 }
 
-// The share of the constant lens's KL that a lens removes on held-out text.
+// The share of the baseline lens's KL that a lens removes on held-out text.
 export function explainedBy(quality) {
   if (quality.kl === undefined || quality.gain === undefined) return null;
-  const constant = quality.kl + quality.gain;
-  return constant > 0 ? quality.gain / constant : 0;
+  const baseline = quality.kl + quality.gain;
+  return baseline > 0 ? quality.gain / baseline : 0;
 }
 
 const WEAK = 0.02; // as the command line has it

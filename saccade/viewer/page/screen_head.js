@@ -44,8 +44,8 @@ function explained() {
   return make(
     "p",
     { class: "note" },
-    "A head says as many nats as its lens is away from the constant lens, the one that hears nothing and always " +
-      "gives the mean prediction. It adds the words that it makes likelier than the constant lens has them, and " +
+    "A head says as many nats as its lens is away from the baseline lens, the one that hears nothing and always " +
+      "gives the mean prediction. It adds the words that it makes likelier than the baseline lens has them, and " +
       "suppresses those it makes less likely. The arrow keys move over the map.",
   );
 }

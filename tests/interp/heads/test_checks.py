@@ -211,7 +211,7 @@ def test_values_that_are_the_same_for_every_word_are_values(value):
     for layer in hf.model.layers:
         layer.self_attn.v_proj.weight.data.zero_()
         layer.self_attn.v_proj.bias.data.fill_(value)
-    assert wrap_model(hf, None, name="constant").n_heads == 18
+    assert wrap_model(hf, None, name="baseline").n_heads == 18
 
 
 def test_one_mixed_layer_of_a_kind_of_its_own_is_found():

@@ -87,23 +87,23 @@ def gathered(stories, corpus):
 
 @pytest.fixture(scope="session")
 def held_out(stories, gathered):
-    from saccade.interp.lenses.closed_form import constant_lens
+    from saccade.interp.lenses.closed_form import baseline_lens
     from saccade.interp.lenses.held_out import HeldOut
 
-    return HeldOut.of(stories, gathered.sample, constant_lens(gathered.statistics))
+    return HeldOut.of(stories, gathered.sample, baseline_lens(gathered.statistics))
 
 
 @pytest.fixture(scope="session")
 def judged(stories, told, gathered):
     """Windows that nothing was fitted or chosen on, ready to judge lenses with."""
     from saccade.interp.heads.capture import capture
-    from saccade.interp.lenses.closed_form import constant_lens
+    from saccade.interp.lenses.closed_form import baseline_lens
     from saccade.interp.lenses.held_out import HeldOut, Sample
 
     captured = capture(stories, told[150:])
     every = torch.arange(0, captured.final.shape[:2].numel(), 3)
     sample = Sample.take(captured.z, captured.final, every)
-    return HeldOut.of(stories, sample, constant_lens(gathered.statistics))
+    return HeldOut.of(stories, sample, baseline_lens(gathered.statistics))
 
 
 @pytest.fixture(scope="session")

@@ -109,22 +109,22 @@ def test_no_flipped_bit_or_missing_end_of_a_checkpoint_changes_what_is_resumed()
 
 
 def test_it_is_not_written_again_and_again(monkeypatch, tmp_path):
-    made = []
+    provenance = []
 
     def tensors():
-        made.append(1)
+        provenance.append(1)
         return {"a": torch.arange(3)}
 
     kept = Checkpoint(tmp_path, "reading")
     kept.save_sometimes(tensors)
-    assert not made and kept.load() is None  # it has only just begun
+    assert not provenance and kept.load() is None  # it has only just begun
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     kept.save_sometimes(tensors)
-    assert made == [1] and kept.load() is not None
+    assert provenance == [1] and kept.load() is not None
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 1000.0)
     kept.save_sometimes(tensors)
-    assert made == [1]
+    assert provenance == [1]
 
 
 def test_of_two_same_fits_at_once_one_keeps_checkpoints_and_neither_disturbs_the_other():
@@ -251,15 +251,15 @@ def test_abandoned_checkpoints_are_removed_but_none_that_is_held_or_young(unfini
     before_locks = unfinished / "0123456789abcdef"
     before_locks.mkdir()
     (before_locks / "reading-0.safetensors").write_bytes(b"old layout")
-    with suppress(Killed), unfinished_fit({**SETTINGS, "tokens": 3}) as held:
-        with held.stage("reading") as checkpoint:
+    with suppress(Killed), unfinished_fit({**SETTINGS, "tokens": 3}) as activation:
+        with activation.stage("reading") as checkpoint:
             checkpoint.save(SAVED)
-        for folder in (old, before_locks, held.folder):
+        for folder in (old, before_locks, activation.folder):
             make_old(folder)
         with unfinished_fit({**SETTINGS, "tokens": 4}):
             pass
         raise Killed
-    exists = [folder.exists() for folder in (old, before_locks, young, held.folder)]
+    exists = [folder.exists() for folder in (old, before_locks, young, activation.folder)]
     assert exists == [False, False, True, True]
 
 

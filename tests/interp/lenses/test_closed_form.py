@@ -9,7 +9,7 @@ import torch
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses import closed_form
 from saccade.interp.lenses.batches import kept_positions
-from saccade.interp.lenses.closed_form import constant_lens, solve, word_variance
+from saccade.interp.lenses.closed_form import baseline_lens, solve, word_variance
 from saccade.interp.lenses.held_out import HeldOut
 from saccade.interp.lenses.moments import fisher_information
 from saccade.interp.lenses.statistics import Statistics
@@ -17,8 +17,8 @@ from saccade.interp.lenses.statistics import Statistics
 LAYER, HEAD = 2, 3
 
 
-def metric_of(model, constant):
-    return closed_form.Metric.of(fisher_information(model.unembedding.weight, constant.exp()))
+def metric_of(model, baseline):
+    return closed_form.Metric.of(fisher_information(model.unembedding.weight, baseline.exp()))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def covariances(gathered):
 
 @pytest.fixture(scope="module")
 def metric(stories, gathered):
-    return metric_of(stories, constant_lens(gathered.statistics))
+    return metric_of(stories, baseline_lens(gathered.statistics))
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,10 @@ def test_a_ridge_is_that_of_least_squares_with_penalty_rows(covariances, seen):
 def test_the_metric_is_autograds_hessian_of_the_mean_predictions_partition(
     stories, gathered, metric
 ):
-    weight, constant = stories.unembedding.weight.double(), constant_lens(gathered.statistics)
+    weight, baseline = stories.unembedding.weight.double(), baseline_lens(gathered.statistics)
 
     def partition(f):
-        return (weight @ f + constant).logsumexp(-1)
+        return (weight @ f + baseline).logsumexp(-1)
 
     hessian = torch.autograd.functional.hessian(partition, torch.zeros(stories.d_model).double())
     torch.testing.assert_close(metric.fisher, hessian, atol=1e-5, rtol=1e-4)
@@ -98,7 +98,7 @@ def test_the_metric_is_autograds_hessian_of_the_mean_predictions_partition(
 def test_the_newton_direction_solves_autograds_gradient_and_hessian(
     stories, gathered, seen, metric
 ):
-    """Of the KL at the constant lens, for one head, whose z is independent there of p = constant.
+    """Of the KL at the baseline lens, for one head, whose z is independent there of p = baseline.
 
     KL(A) = mean over positions of log sum exp(W A z + c) - p . (W A z), with z centred; its
     gradient at A = 0 is minus the covariance of z with W^T p, its Hessian S (x) G.
@@ -109,10 +109,10 @@ def test_the_newton_direction_solves_autograds_gradient_and_hessian(
     z, f = (each[some] for each in seen)
     z = z - z.mean(0)
     p = stories.unembedding.logits(f.float()).double().softmax(-1)
-    constant = p.mean(0).log()
+    baseline = p.mean(0).log()
 
     def kl(a):
-        logits = z @ a @ weight.T + constant
+        logits = z @ a @ weight.T + baseline
         return (logits.logsumexp(-1) - (p * logits).sum(-1)).mean()
 
     gradient = torch.autograd.functional.jacobian(kl, zero)
@@ -123,7 +123,7 @@ def test_the_newton_direction_solves_autograds_gradient_and_hessian(
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(zero.shape, generator=generator).double()
     _, second = torch.autograd.functional.hvp(kl, zero, direction)
-    exact = metric_of(stories, constant.float())
+    exact = metric_of(stories, baseline.float())
     torch.testing.assert_close(second, zz @ direction @ exact.fisher, atol=1e-5, rtol=1e-3)
     step = torch.linalg.solve(zz, zu) @ torch.linalg.pinv(exact.fisher, hermitian=True)
     _, back = torch.autograd.functional.hvp(kl, zero, step)
@@ -145,7 +145,7 @@ def test_gradient_and_hessian_in_the_coefficients_are_autograds(parts, held_out)
     found = closed_form._curvature(terms, held_out, mix)
 
     def kl(each):
-        logits = held_out.constant.double() + torch.einsum("k,knw->nw", each, of_head)
+        logits = held_out.baseline.double() + torch.einsum("k,knw->nw", each, of_head)
         return (logits.logsumexp(-1) - (held_out.teacher.double() * logits).sum(-1)).mean()
 
     for head in range(len(mix)):
@@ -180,9 +180,9 @@ def test_a_lens_is_the_mixture_of_its_ingredients(stories, gathered, held_out, m
     shared = closed_form._shared_mix(parts, held_out)
     mix = closed_form._own_mix(parts[LAYER], LAYER, held_out, *shared)
     terms = closed_form._terms(parts[LAYER], held_out.sample.z[LAYER], held_out.vectors)
-    expected = held_out.constant + torch.einsum("hk,hknw->nhw", mix, terms)
-    constant = constant_lens(gathered.statistics)
-    lens = closed_form._lens(stories, LAYER, parts[LAYER], mix, constant)
+    expected = held_out.baseline + torch.einsum("hk,hknw->nhw", mix, terms)
+    baseline = baseline_lens(gathered.statistics)
+    lens = closed_form._lens(stories, LAYER, parts[LAYER], mix, baseline)
     found = lens(held_out.sample.z[LAYER])
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=1e-3)
 
@@ -198,21 +198,21 @@ def test_the_mixture_is_near_the_best_there_is_on_the_held_out_text(parts, held_
     assert slope.norm() < 0.03 * start.norm()
 
 
-def test_the_constant_lens_is_the_mean_prediction(stories, corpus, gathered):
+def test_the_baseline_lens_is_the_mean_prediction(stories, corpus, gathered):
     fitted = corpus.windows[~corpus.held_out_windows()]
     p = stories.hf(fitted, use_cache=False).logits.double().softmax(-1)
     mean = p[:, 1:].mean((0, 1))  # without the first token, on which attention rests
-    constant = constant_lens(gathered.statistics)
-    assert float(constant.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    baseline = baseline_lens(gathered.statistics)
+    assert float(baseline.exp().sum()) == pytest.approx(1.0, abs=1e-5)
     # From a part of the positions, so only nearly: the divergence of the two says how nearly.
-    assert float((mean * (mean.log() - constant)).sum()) < 0.03
+    assert float((mean * (mean.log() - baseline)).sum()) < 0.03
 
 
-def test_nearly_every_lens_beats_the_constant_one_on_text_it_never_saw(lenses, judged):
+def test_nearly_every_lens_beats_the_baseline_one_on_text_it_never_saw(lenses, judged):
     kl = torch.stack([judged.kl(lens, layer) for layer, lens in lenses.items()])
-    constant = judged.constant_kl()
-    assert (kl < constant).float().mean() >= 0.95
-    assert kl.mean() < constant - 0.1
+    baseline = judged.baseline_kl()
+    assert (kl < baseline).float().mean() >= 0.95
+    assert kl.mean() < baseline - 0.1
 
 
 def with_heads(gathered, stories, change):
@@ -222,27 +222,29 @@ def with_heads(gathered, stories, change):
     sample, statistics = gathered.sample, Statistics.empty(stories)
     for start in range(0, len(sample), 32):
         some = slice(start, start + 32)
-        z = {layer: change(layer, held[some].clone()) for layer, held in sample.z.items()}
+        z = {
+            layer: change(layer, activation[some].clone()) for layer, activation in sample.z.items()
+        }
         statistics.add(stories, {k: v[:, None] for k, v in z.items()}, sample.final[some, None])
-    z = {layer: change(layer, held.clone()) for layer, held in sample.z.items()}
+    z = {layer: change(layer, activation.clone()) for layer, activation in sample.z.items()}
     changed = Sample(z=z, final=sample.final)
-    return statistics, HeldOut.of(stories, changed, constant_lens(statistics))
+    return statistics, HeldOut.of(stories, changed, baseline_lens(statistics))
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])
-def test_a_head_that_always_holds_the_same_gets_the_constant_lens(stories, gathered, value):
-    def change(layer, held):
+def test_a_head_that_always_holds_the_same_gets_the_baseline_lens(stories, gathered, value):
+    def change(layer, activation):
         if layer == LAYER:
-            held[:, HEAD] = value
-        return held
+            activation[:, HEAD] = value
+        return activation
 
     statistics, held_out = with_heads(gathered, stories, change)
     lens = solve(stories, statistics, held_out)[LAYER]
-    constant = constant_lens(statistics)
+    baseline = baseline_lens(statistics)
     said = lens(held_out.sample.z[LAYER][:7]).log_softmax(-1)
     assert all(torch.isfinite(value).all() for value in lens.state_dict().values())
-    torch.testing.assert_close(said[:, HEAD], constant.expand(7, -1), atol=1e-3, rtol=1e-3)
-    assert (said[:, HEAD - 1] - constant).abs().max() > 0.1  # the others still say something
+    torch.testing.assert_close(said[:, HEAD], baseline.expand(7, -1), atol=1e-3, rtol=1e-3)
+    assert (said[:, HEAD - 1] - baseline).abs().max() > 0.1  # the others still say something
 
 
 def test_on_the_held_out_text_no_head_is_worse_than_the_mixture_it_starts_from(
@@ -256,7 +258,7 @@ def test_on_the_held_out_text_no_head_is_worse_than_the_mixture_it_starts_from(
 def test_each_head_ends_at_the_best_of_three_points_between_the_mixture_and_matched_moments(
     stories, gathered, held_out, monkeypatch
 ):
-    few = HeldOut.of(stories, held_out.sample[:31], constant_lens(gathered.statistics))
+    few = HeldOut.of(stories, held_out.sample[:31], baseline_lens(gathered.statistics))
     found = solve(stories, gathered.statistics, few)
     monkeypatch.setattr(closed_form, "SHARES", (0.0,))
     mixed = solve(stories, gathered.statistics, few)

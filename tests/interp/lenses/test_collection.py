@@ -17,7 +17,7 @@ from saccade.interp.heads.model import open_model, wrap_model
 from saccade.interp.lenses.batches import CorpusBatches
 from saccade.interp.lenses.fit import fit_on
 from saccade.interp.lenses.fit_config import FitConfig
-from saccade.interp.lenses.lens_set import LENSES, STATISTICS, load_lenses, read_made
+from saccade.interp.lenses.lens_set import LENSES, STATISTICS, load_lenses, read_provenance
 
 
 def fitted(model, windows, corpus_of, cache, **settings):
@@ -59,9 +59,9 @@ def refused(folder, model):
 
 def test_what_is_loaded_is_what_was_saved(stories, lenses, saved):
     loaded = load_lenses(saved, stories)
-    assert loaded.made == lenses.made == read_made(saved)
+    assert loaded.provenance == lenses.provenance == read_provenance(saved)
     assert loaded.quality == lenses.quality and loaded.sites == lenses.sites
-    assert torch.equal(loaded.constant, lenses.constant)
+    assert torch.equal(loaded.baseline, lenses.baseline)
     for layer, lens in lenses.by_layer.items():
         found = loaded.by_layer[layer].state_dict()
         assert all(torch.equal(found[name], value) for name, value in lens.state_dict().items())
@@ -76,22 +76,22 @@ def test_what_is_loaded_is_what_was_saved(stories, lenses, saved):
 @pytest.mark.parametrize("kind", ["dense", "tuned"])
 def test_other_kinds_come_back_too(stories, told, corpus_of, tmp_path, kind):
     settings = {"kind": kind, "method": "train", "steps": 1, "layers": (1, 4)}
-    made = fitted(stories, told[:17, :13], corpus_of, tmp_path, **settings)
-    made.save(tmp_path / "lens")
+    provenance = fitted(stories, told[:17, :13], corpus_of, tmp_path, **settings)
+    provenance.save(tmp_path / "lens")
     loaded = load_lenses(tmp_path / "lens", stories)
     assert set(loaded.by_layer) == {1, 4}
-    for layer, lens in made.by_layer.items():
+    for layer, lens in provenance.by_layer.items():
         found = loaded.by_layer[layer].state_dict()
         assert all(torch.equal(found[name], value) for name, value in lens.state_dict().items())
 
 
 def test_all_lenses_together_say_what_each_says_alone(stories, lenses, told):
     captured = capture(stories, told[100:102])
-    held = {layer: z.flatten(0, 1)[::9] for layer, z in captured.z.items()}
-    found = lenses.logits(held)
+    activation = {layer: z.flatten(0, 1)[::9] for layer, z in captured.z.items()}
+    found = lenses.logits(activation)
     assert found.shape[1] == len(lenses.sites) == 40
     for place, (layer, head) in enumerate(lenses.sites):
-        alone = lenses.by_layer[layer](held[layer])[:, head]
+        alone = lenses.by_layer[layer](activation[layer])[:, head]
         torch.testing.assert_close(found[:, place], alone, atol=1e-4, rtol=1e-4)
 
 
@@ -128,7 +128,7 @@ def test_a_tampered_file_is_refused(stories, folder):
 
 
 def test_a_folder_without_lenses_is_refused(stories, folder, tmp_path):
-    change(folder, lambda manifest: manifest.pop("made"))
+    change(folder, lambda manifest: manifest.pop("provenance"))
     assert "its manifest does not say what they were made for" in refused(folder, stories)
     assert "there is no such folder" in refused(tmp_path / "nowhere", stories)
     (tmp_path / "empty").mkdir()
@@ -156,7 +156,7 @@ def test_a_layer_that_the_file_does_not_hold_is_refused(stories, told, corpus_of
 
 
 def test_an_unknown_kind_of_lens_is_refused_with_a_way_out(stories, folder):
-    change(folder, lambda manifest: manifest["made"].update(kind="my-own"))
+    change(folder, lambda manifest: manifest["provenance"].update(kind="my-own"))
     with pytest.raises(UsageError, match="no lens kind 'my-own': known are") as raised:
         load_lenses(folder, stories)
     assert "--plugin" in raised.value.hint
@@ -221,7 +221,7 @@ def loaded_or_told(folder, model):
 
 def accepts_any(path):
     """Settings, versions and names are for people, and may say anything of their type."""
-    return path[:2] in (("made", "settings"), ("made", "versions"))
+    return path[:2] in (("provenance", "settings"), ("provenance", "versions"))
 
 
 def test_every_field_of_the_manifest_is_checked(stories, folder):
@@ -261,13 +261,13 @@ def test_every_field_of_the_manifest_is_checked(stories, folder):
 
 
 def test_lenses_of_a_version_that_left_out_bos_are_refused(stories, folder):
-    change(folder, lambda manifest: manifest["made"].pop("prefix"))
+    change(folder, lambda manifest: manifest["provenance"].pop("prefix"))
     told = refused(folder, stories)
     assert "on text without the tokens that the tokenizer puts in front of a prompt" in told
 
 
 def test_lenses_are_refused_when_the_model_computes_something_else(stories, folder):
-    change(folder, lambda manifest: manifest["made"].update(probe=[9.0] * len(stories.probe)))
+    change(folder, lambda manifest: manifest["provenance"].update(probe=[9.0] * len(stories.probe)))
     assert "computed something else" in refused(folder, stories)
 
 

@@ -221,11 +221,11 @@ def eleven(model, tmp_path) -> Corpus:
     ("held_out", "n"), [(3, 3), (10, 10), (0.2, 2), (0.01, 1), (0.99, 10), (0.5, 6)]
 )
 def test_the_last_windows_are_held_out(eleven, held_out, n):
-    train, held = split(eleven, held_out=held_out)
-    assert len(held.windows) == n
-    assert torch.equal(torch.cat([train.windows, held.windows]), eleven.windows)
-    assert train.n_bytes + held.n_bytes == eleven.n_bytes
-    assert len({train.fingerprint, held.fingerprint, eleven.fingerprint}) == 3
+    train, activation = split(eleven, held_out=held_out)
+    assert len(activation.windows) == n
+    assert torch.equal(torch.cat([train.windows, activation.windows]), eleven.windows)
+    assert train.n_bytes + activation.n_bytes == eleven.n_bytes
+    assert len({train.fingerprint, activation.fingerprint, eleven.fingerprint}) == 3
 
 
 @pytest.mark.parametrize("held_out", [0, 11, -1, 0.0, 1.0, 1.5])
@@ -252,9 +252,11 @@ def test_shards_hold_every_window_once(eleven, world_size):
 
 
 def test_parts_of_a_corpus_made_by_hand_share_its_bytes():
-    made = Corpus(source="here", fingerprint="", windows=torch.arange(20).view(5, 4), n_bytes=50)
-    train, held = split(made, held_out=2)
-    assert (train.n_bytes, held.n_bytes) == (30, 20)
+    provenance = Corpus(
+        source="here", fingerprint="", windows=torch.arange(20).view(5, 4), n_bytes=50
+    )
+    train, activation = split(provenance, held_out=2)
+    assert (train.n_bytes, activation.n_bytes) == (30, 20)
 
 
 # -- What is refused, and with which words. --

@@ -17,8 +17,8 @@ from saccade.interp.heads.model import wrap_model
 from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.evaluate import _basis, choose_positions, evaluate_lenses
 from saccade.interp.lenses.head_lens import HeadLens
-from saccade.interp.lenses.lens import held_at
-from saccade.interp.lenses.lens_set import Lenses, Made
+from saccade.interp.lenses.lens import activation_at
+from saccade.interp.lenses.lens_set import Lenses, Provenance
 from saccade.interp.lenses.residual_lenses import baseline_lenses, tuned_lenses
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "heads"))
@@ -39,7 +39,7 @@ def head_lenses(model, *, size: float = 0.3, seed: int = 0) -> Lenses:
     for lens in by_layer.values():
         for parameter in lens.parameters():
             parameter.data.copy_(size * torch.randn(parameter.shape, generator=generator))
-    made = Made(
+    provenance = Provenance(
         prefix=model.prefix,
         model=model.name,
         model_fingerprint=model.fingerprint,
@@ -50,8 +50,8 @@ def head_lenses(model, *, size: float = 0.3, seed: int = 0) -> Lenses:
         corpus_fingerprint="0" * 16,
         n_tokens=1000,
     )
-    constant = torch.randn(model.d_vocab, generator=generator).log_softmax(-1)
-    return Lenses(model=model, by_layer=by_layer, constant=constant, made=made)
+    baseline = torch.randn(model.d_vocab, generator=generator).log_softmax(-1)
+    return Lenses(model=model, by_layer=by_layer, baseline=baseline, provenance=provenance)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -101,7 +101,9 @@ def by_definition(lenses, corpus) -> dict[str, dict[tuple[int, int], float]]:
     logits = model.hf(corpus.windows, use_cache=False).logits
     for site in lenses.sites:
         lens = lenses.by_layer[site[0]]
-        said = lens(held_at(model, captured, site[0], lens.site)).unflatten(0, (WINDOWS, LENGTH))
+        said = lens(activation_at(model, captured, site[0], lens.site)).unflatten(
+            0, (WINDOWS, LENGTH)
+        )
         rows = []
         for window in range(WINDOWS):
             for position in range(1, LENGTH - 1):
@@ -133,26 +135,26 @@ def test_the_figures_of_other_kinds_are_too(model, corpus, evaluation):
 
 
 @torch.no_grad()
-def test_the_constant_lens_and_the_model_are_measured_by_the_same_definitions(
+def test_the_baseline_lens_and_the_model_are_measured_by_the_same_definitions(
     model, lenses, corpus, evaluation
 ):
     logits = model.hf(corpus.windows, use_cache=False).logits[:, 1:-1].flatten(0, 1).tolist()
     following = corpus.windows[:, 2:].flatten().tolist()
-    q = softmax(lenses.constant.tolist())
+    q = softmax(lenses.baseline.tolist())
     kls = [kl(softmax(row), q) for row in logits]
-    assert evaluation.constant_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
+    assert evaluation.baseline_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
     per_byte = WINDOWS * LENGTH / BYTES / len(following)
     own = [-math.log2(softmax(row)[word]) for row, word in zip(logits, following, strict=True)]
     assert evaluation.model_bits_per_byte == pytest.approx(sum(own) * per_byte, rel=1e-5)
-    constant = -sum(math.log2(q[word]) for word in following) * per_byte
-    assert evaluation.constant_bits_per_byte == pytest.approx(constant, rel=1e-5)
+    baseline = -sum(math.log2(q[word]) for word in following) * per_byte
+    assert evaluation.baseline_bits_per_byte == pytest.approx(baseline, rel=1e-5)
 
 
-def test_a_lens_that_always_says_the_constant_gains_nothing(model, lenses, corpus):
+def test_a_lens_that_always_says_the_baseline_gains_nothing(model, lenses, corpus):
     silent = head_lenses(model, size=0.0)
     for lens in silent.by_layer.values():
-        lens.word_bias.data.copy_(lenses.constant + 3.0)  # a shift of all logits changes nothing
-    silent = replace(silent, constant=lenses.constant)
+        lens.word_bias.data.copy_(lenses.baseline + 3.0)  # a shift of all logits changes nothing
+    silent = replace(silent, baseline=lenses.baseline)
     scores = evaluate_lenses(silent, corpus, baselines=()).lenses
     torch.testing.assert_close(scores.gain, torch.zeros_like(scores.gain), atol=1e-5, rtol=0)
 
@@ -165,9 +167,9 @@ def test_a_lens_that_is_the_model_has_no_kl_and_agrees_everywhere(evaluation):
     assert float(logit.bits_per_byte[-1]) == pytest.approx(evaluation.model_bits_per_byte, rel=1e-4)
 
 
-def test_gain_is_what_the_constant_lens_has_more(evaluation):
+def test_gain_is_what_the_baseline_lens_has_more(evaluation):
     for scores in (evaluation.lenses, *evaluation.baselines):
-        torch.testing.assert_close(scores.gain, evaluation.constant_kl - scores.kl)
+        torch.testing.assert_close(scores.gain, evaluation.baseline_kl - scores.kl)
         assert scores.means["kl"] == pytest.approx(sum(scores.kl.tolist()) / len(scores.sites))
 
 
@@ -193,7 +195,7 @@ def test_neither_chunks_nor_batches_change_the_figures(
 def test_the_share_is_the_gain_over_that_of_the_best_lens(model, lenses, corpus):
     best = head_lenses(model, size=0.1, seed=1)
     scores = evaluate_lenses(lenses, corpus, baselines=(), best=best).lenses
-    theirs = evaluate_lenses(replace(best, constant=lenses.constant), corpus, baselines=()).lenses
+    theirs = evaluate_lenses(replace(best, baseline=lenses.baseline), corpus, baselines=()).lenses
     known = theirs.gain > 0
     torch.testing.assert_close(scores.share[known], (scores.gain / theirs.gain)[known])
     assert scores.share[~known].isnan().all()
@@ -239,13 +241,13 @@ def test_a_sample_is_scored_as_the_text_of_its_windows(lenses, corpus):
     parts = [(window, row.nonzero()[:, 0]) for window, row in zip(chosen, picked, strict=True)]
     with torch.no_grad():
         logits = lenses.model.hf(torch.stack([w for w, _ in parts]), use_cache=False).logits
-    q = softmax(lenses.constant.tolist())
+    q = softmax(lenses.baseline.tolist())
     kls = [
         kl(softmax(row[position].tolist()), q)
         for row, (_, at) in zip(logits, parts, strict=True)
         for position in at.tolist()
     ]
-    assert some.constant_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
+    assert some.baseline_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
 
 
 def test_progress_of_every_stage_ends_when_all_is_done(lenses, corpus):
@@ -271,8 +273,8 @@ def test_no_lens_is_asked_for_more_words_than_may_be_held(model, lenses, corpus,
     n, asked = WINDOWS * (LENGTH - 2), []
     forward, logits = HeadLens.forward, type(model.unembedding).logits
 
-    def watched(self, held, *, words=None):
-        said = forward(self, held, words=words)
+    def watched(self, activation, *, words=None):
+        said = forward(self, activation, words=words)
         asked.append(said.shape[-1])
         return said
 
@@ -292,9 +294,9 @@ def test_no_lens_is_asked_for_more_words_than_may_be_held(model, lenses, corpus,
 
 @pytest.mark.parametrize(("held_bytes", "at_once"), [(1, 1024), (10**9, 7), (10**5, 1024)])
 def test_neither_groups_of_layers_nor_of_positions_change_the_figures(
-    lenses, corpus, evaluation, monkeypatch, held_bytes, at_once
+    lenses, corpus, evaluation, monkeypatch, activation_bytes, at_once
 ):
-    monkeypatch.setattr("saccade.interp.lenses.evaluate.HELD_BYTES", held_bytes)
+    monkeypatch.setattr("saccade.interp.lenses.evaluate.HELD_BYTES", activation_bytes)
     monkeypatch.setattr("saccade.interp.lenses.evaluate.POSITIONS_AT_ONCE", at_once)
     again = evaluate_lenses(lenses, corpus, baselines=("logit", "logit-head"))
     for one, other in zip(again.baselines, evaluation.baselines, strict=True):
@@ -302,7 +304,7 @@ def test_neither_groups_of_layers_nor_of_positions_change_the_figures(
     for name, values in again.lenses.by_measure().items():
         expected = evaluation.lenses.by_measure()[name]
         torch.testing.assert_close(values, expected, atol=1e-5, rtol=1e-5)
-    assert again.constant_kl == pytest.approx(evaluation.constant_kl, rel=1e-6)
+    assert again.baseline_kl == pytest.approx(evaluation.baseline_kl, rel=1e-6)
 
 
 @torch.no_grad()
@@ -332,8 +334,8 @@ def test_a_large_vocabulary_costs_no_digits():
     own = (log_p.exp() * log_p).sum(-1).mean()
     expected = own - torch.einsum("nw,nhw->nh", log_p.exp(), log_q).mean(0)
     torch.testing.assert_close(found.lenses.kl, expected, atol=5e-6, rtol=0)
-    constant = own - (log_p.exp() @ lenses.constant.double().log_softmax(-1)).mean()
-    assert found.constant_kl == pytest.approx(float(constant), abs=5e-6)
+    baseline = own - (log_p.exp() @ lenses.baseline.double().log_softmax(-1)).mean()
+    assert found.baseline_kl == pytest.approx(float(baseline), abs=5e-6)
 
 
 def test_states_of_few_dimensions_are_held_by_a_basis_and_others_are_not():
@@ -342,13 +344,13 @@ def test_states_of_few_dimensions_are_held_by_a_basis_and_others_are_not():
     within = torch.randn(heads, n, rank, generator=generator)
     # Directions of very different size, as those of real heads are.
     across = torch.randn(heads, rank, d, generator=generator) * torch.logspace(0, -4, rank)[:, None]
-    held = (within @ across).transpose(0, 1)
-    basis = _basis(held, rank + 2)
+    activation = (within @ across).transpose(0, 1)
+    basis = _basis(activation, rank + 2)
     assert basis is not None and basis.shape == (heads, rank + 2, d)
-    found = held.transpose(0, 1) @ basis.transpose(1, 2) @ basis
-    torch.testing.assert_close(found.transpose(0, 1), held, atol=1e-5, rtol=0)
+    found = activation.transpose(0, 1) @ basis.transpose(1, 2) @ basis
+    torch.testing.assert_close(found.transpose(0, 1), activation, atol=1e-5, rtol=0)
     assert _basis(torch.randn(n, heads, d, generator=generator), rank + 2) is None
-    assert _basis(held[:rank], rank + 2) is None  # nothing would be saved
+    assert _basis(activation[:rank], rank + 2) is None  # nothing would be saved
 
 
 def test_a_lens_that_rules_words_out_has_figures_all_the_same(model, lenses, corpus):
@@ -393,7 +395,7 @@ def test_tables_show_the_means_the_layers_and_the_heads(model, evaluation):
     for table in (evaluation.to_table(), evaluation.to_layer_table(), evaluation.to_head_table()):
         console.print(table)
     text = console.export_text()
-    for word in ("head x ", "logit-head", "constant", "the model itself", "best head"):
+    for word in ("head x ", "logit-head", "baseline", "the model itself", "best head"):
         assert word in text
     assert f"{evaluation.lenses.means['kl']:.3f}" in text
     assert evaluation.to_layer_table().row_count == model.n_layers

@@ -25,7 +25,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def tensors(lenses):
-    named = {"constant": lenses.constant}
+    named = {"baseline": lenses.baseline}
     for layer, lens in lenses.by_layer.items():
         named |= {f"{layer}.{name}": value for name, value in lens.state_dict().items()}
     return named
@@ -47,7 +47,7 @@ def test_the_same_fit_twice_gives_the_same_lenses(stories, story_file, settings)
     config = FitConfig(tokens=1100, window=31, rows=7, **settings)
     one, other = (fit_lenses(stories, story_file, config) for _ in range(2))
     assert_same(one, other)
-    assert one.made == other.made
+    assert one.provenance == other.provenance
     assert not list((cache_dir() / "unfinished").iterdir())  # done: nothing is left to go on with
 
 
@@ -57,18 +57,23 @@ def test_every_lens_comes_with_its_figures_and_its_origin(stories, story_file):
     for site in lenses.sites:
         figures = lenses.quality_of(*site)
         assert 0 < figures["kl"] < 6 and -1 < figures["gain"] < 3
-    made = lenses.made
-    assert made.corpus == str(story_file) and made.n_tokens == 1100 // 30 * 30
-    assert made.prefix == ("<s>",)  # one of the 31 tokens of a window
-    assert made.model_fingerprint == stories.fingerprint
-    assert made.settings["window"] == 31 and set(made.versions) >= {"torch", "transformers"}
+    provenance = lenses.provenance
+    assert provenance.corpus == str(story_file) and provenance.n_tokens == 1100 // 30 * 30
+    assert provenance.prefix == ("<s>",)  # one of the 31 tokens of a window
+    assert provenance.model_fingerprint == stories.fingerprint
+    assert provenance.settings["window"] == 31 and set(provenance.versions) >= {
+        "torch",
+        "transformers",
+    }
 
 
 def test_no_data_is_needed_where_the_model_writes_its_own(stories):
     stages = []
     config = FitConfig(tokens=1700)
     lenses = fit_lenses(stories, config=config, progress=lambda *each: stages.append(each))
-    assert lenses.made.corpus == "self" and lenses.made.n_tokens == 1728  # whole rows of 96
+    assert (
+        lenses.provenance.corpus == "self" and lenses.provenance.n_tokens == 1728
+    )  # whole rows of 96
     assert stages[-1] == ("reading", 1, 1)
     gains = [lenses.quality_of(*site)["gain"] for site in lenses.sites]
     assert sum(gains) / len(gains) > 0.1
@@ -82,16 +87,16 @@ def test_sampled_text_is_told_apart_by_its_seed(stories):
 
 def test_held_out_rows_are_never_in_the_sums(stories, corpus):
     batches = CorpusBatches(stories, corpus, ROWS)
-    held = batches.held_out_rows()
-    assert held.nonzero()[:, 0].tolist() == list(range(141, 150))  # the last sixteenth
+    activation = batches.held_out_rows()
+    assert activation.nonzero()[:, 0].tolist() == list(range(141, 150))  # the last sixteenth
     found = gather(stories, batches, processes=Processes())
     changed = corpus.windows.clone()
-    changed[held] = 7
+    changed[activation] = 7
     others = CorpusBatches(stories, replace(corpus, windows=changed), ROWS)
     other = gather(stories, others, processes=Processes())
     sums, same = found.statistics.sums, other.statistics.sums
     assert all(torch.equal(sums[name], same[name]) for name in sums)
-    assert found.statistics.n == int((~held).sum()) * 30  # every other of 61 positions
+    assert found.statistics.n == int((~activation).sum()) * 30  # every other of 61 positions
     assert not torch.equal(found.sample.final, other.sample.final)
 
 
@@ -145,4 +150,4 @@ def test_a_full_disk_leaves_the_old_lenses_and_the_work_that_was_done(
     n_batches = len(reads)
     new = fit_lenses(stories, story_file, config, save_to=out)
     assert len(reads) == n_batches  # the text was not read again
-    assert digest(out) != before and not torch.equal(new.constant, old.constant)
+    assert digest(out) != before and not torch.equal(new.baseline, old.baseline)

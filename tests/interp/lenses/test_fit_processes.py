@@ -196,7 +196,7 @@ def test_two_processes_give_the_lenses_of_one(stories, command, in_one_go, tmp_p
     assert shared.statistics.n == in_one_go.statistics.n
     for name, total in in_one_go.statistics.sums.items():
         assert_near(shared.statistics.sums[name], total, name)
-    assert_near(shared.constant, in_one_go.constant, "constant")
+    assert_near(shared.baseline, in_one_go.baseline, "baseline")
     for layer, lens in in_one_go.by_layer.items():
         for name, value in lens.state_dict().items():
             assert_near(shared.by_layer[layer].state_dict()[name], value, f"{layer}.{name}")

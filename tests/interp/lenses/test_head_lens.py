@@ -13,21 +13,21 @@ FEW, MANY = 7, 23
 
 @pytest.fixture(scope="module")
 def lens(tiny_llama):
-    made = HeadLens.start(tiny_llama, LAYER).requires_grad_(False)
+    provenance = HeadLens.start(tiny_llama, LAYER).requires_grad_(False)
     generator = torch.Generator().manual_seed(1)
-    for parameter in made.parameters():
+    for parameter in provenance.parameters():
         parameter.normal_(generator=generator)
-    return made
+    return provenance
 
 
-def held(model, n):
+def activation(model, n):
     at = model.layer(LAYER)
     return torch.randn(n, at.n_heads, at.d_head, generator=torch.Generator().manual_seed(n))
 
 
 @pytest.mark.parametrize("n", [FEW, MANY])
 def test_logits_are_those_of_a_loop_over_heads_and_positions(tiny_llama, lens, n):
-    z, w_u = held(tiny_llama, n), tiny_llama.unembedding.weight
+    z, w_u = activation(tiny_llama, n), tiny_llama.unembedding.weight
     found = lens(z)
     assert found.shape == (n, 6, 101)
     for position in range(n):
@@ -40,14 +40,14 @@ def test_logits_are_those_of_a_loop_over_heads_and_positions(tiny_llama, lens, n
 @pytest.mark.parametrize("n", [FEW, MANY])
 def test_named_words_are_a_slice_of_all(tiny_llama, lens, n):
     words = torch.tensor([100, 3, 3, 57])
-    z = held(tiny_llama, n)
+    z = activation(tiny_llama, n)
     torch.testing.assert_close(lens(z, words=words), lens(z)[..., words], atol=1e-5, rtol=1e-5)
     dense = DenseHeadLens.start(tiny_llama, LAYER)
     torch.testing.assert_close(dense(z, words=words), dense(z)[..., words])
 
 
 def test_the_published_lens_starts_as_the_unembedding_of_what_the_head_writes(tiny_llama):
-    at, z = tiny_llama.layer(LAYER), held(tiny_llama, FEW)
+    at, z = tiny_llama.layer(LAYER), activation(tiny_llama, FEW)
     expected = head_outputs(at, z) @ tiny_llama.unembedding.weight.T
     found = DenseHeadLens.start(tiny_llama, LAYER)(z)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -62,7 +62,7 @@ def test_what_the_heads_write_adds_up_to_the_projections_output(tiny_llama):
 
 
 def test_an_untrained_lens_finds_every_word_as_likely(tiny_llama):
-    logits = HeadLens.start(tiny_llama, LAYER)(held(tiny_llama, FEW))
+    logits = HeadLens.start(tiny_llama, LAYER)(activation(tiny_llama, FEW))
     assert (logits == 0).all()
 
 
@@ -70,6 +70,6 @@ def test_the_models_own_weights_are_neither_trained_nor_stored(tiny_llama):
     lens = HeadLens.start(tiny_llama, LAYER)
     assert set(lens.state_dict()) == {"weight", "bias", "word_bias"}
     assert set(DenseHeadLens.start(tiny_llama, LAYER).state_dict()) == {"weight", "bias"}
-    lens(held(tiny_llama, FEW)).sum().backward()
+    lens(activation(tiny_llama, FEW)).sum().backward()
     assert tiny_llama.unembedding.weight.grad is None
     assert lens.unembed.weight.data_ptr() == tiny_llama.unembedding.weight.data_ptr()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from saccade.interp.lenses.closed_form import constant_lens, solve
+from saccade.interp.lenses.closed_form import baseline_lens, solve
 from saccade.interp.lenses.held_out import HeldOut
 
 LAYER = 2
@@ -29,27 +29,27 @@ def test_with_all_words_the_figure_is_the_exact_kl(stories, judged, lens):
     torch.testing.assert_close(judged.kl(lens, LAYER), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_constant_lens_is_judged_likewise(stories, judged, gathered):
-    constant = constant_lens(gathered.statistics).expand(len(judged.sample), 1, -1)
-    expected = exact(stories, judged.sample, constant)
-    assert judged.constant_kl() == pytest.approx(float(expected), abs=1e-4)
+def test_the_baseline_lens_is_judged_likewise(stories, judged, gathered):
+    baseline = baseline_lens(gathered.statistics).expand(len(judged.sample), 1, -1)
+    expected = exact(stories, judged.sample, baseline)
+    assert judged.baseline_kl() == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_a_part_of_the_vocabulary_gives_nearly_the_same(stories, judged, gathered, lens):
-    constant = constant_lens(gathered.statistics)
-    part = HeldOut.of(stories, judged.sample, constant, seed=1, n_words=300)
+    baseline = baseline_lens(gathered.statistics)
+    part = HeldOut.of(stories, judged.sample, baseline, seed=1, n_words=300)
     assert len(part.words.ids) == 300
     assert (part.kl(lens, LAYER) - judged.kl(lens, LAYER)).abs().max() < 0.01
-    assert part.constant_kl() == pytest.approx(judged.constant_kl(), abs=0.01)
-    again = HeldOut.of(stories, judged.sample, constant, seed=1, n_words=300)
-    other = HeldOut.of(stories, judged.sample, constant, seed=2, n_words=300)
+    assert part.baseline_kl() == pytest.approx(judged.baseline_kl(), abs=0.01)
+    again = HeldOut.of(stories, judged.sample, baseline, seed=1, n_words=300)
+    other = HeldOut.of(stories, judged.sample, baseline, seed=2, n_words=300)
     assert torch.equal(part.words.ids, again.words.ids)
     assert not torch.equal(part.words.ids, other.words.ids)
 
 
-def test_a_constant_added_to_all_logits_changes_nothing(stories, judged, gathered, lens):
+def test_a_baseline_added_to_all_logits_changes_nothing(stories, judged, gathered, lens):
     """Also where few words stand for all, whose probabilities only add up to one on average."""
-    part = HeldOut.of(stories, judged.sample, constant_lens(gathered.statistics), n_words=64)
+    part = HeldOut.of(stories, judged.sample, baseline_lens(gathered.statistics), n_words=64)
     assert (part.teacher.sum(-1) - 1).abs().max() > 0.1
     moved = copy.deepcopy(lens)
     moved.word_bias += 5.0

@@ -37,12 +37,12 @@ def slope_by_differences(model, ids, layer: int, head: int) -> torch.Tensor:
 
 def test_the_estimate_comes_to_the_mean_slope_as_probes_grow(tiny_llama, ids):
     """Many seeds on one text: the noise of the probes goes, the mean Jacobian stays."""
-    constant = torch.zeros(tiny_llama.d_vocab)
+    baseline = torch.zeros(tiny_llama.d_vocab)
     layer, head = 1, 2
     exact = slope_by_differences(tiny_llama, ids, layer, head)
     errors, total = [], torch.zeros_like(exact)
     for seed in range(400):
-        lenses = fit_jacobian(tiny_llama, ids, constant, layers=[layer], seed=seed)
+        lenses = fit_jacobian(tiny_llama, ids, baseline, layers=[layer], seed=seed)
         total += lenses[layer].inner.weight[head]
         if seed in (24, 399):
             errors.append(float((total / (seed + 1) - exact).norm() / exact.norm()))
@@ -72,17 +72,17 @@ def test_equal_slopes_are_found_without_error(tiny_llama, monkeypatch, batch_tok
     monkeypatch.setattr("saccade.interp.lenses.jacobian_lens.FIRST", 0)
     monkeypatch.setattr("saccade.interp.lenses.jacobian_lens.BATCH_TOKENS", batch_tokens)
     ids = torch.zeros(turns * tiny_llama.d_model // 2, 3, dtype=torch.long)
-    constant = torch.zeros(tiny_llama.d_vocab)
-    found = fit_jacobian(tiny_llama, ids, constant, layers=[at.index])[at.index]
+    baseline = torch.zeros(tiny_llama.d_vocab)
+    found = fit_jacobian(tiny_llama, ids, baseline, layers=[at.index])[at.index]
     torch.testing.assert_close(found.inner.weight.flatten(0, 1), for_all, rtol=1e-4, atol=1e-4)
 
 
-def test_a_head_that_holds_its_mean_says_what_the_constant_lens_says(stories, told):
-    constant = torch.randn(stories.d_vocab).log_softmax(-1)
+def test_a_head_that_holds_its_mean_says_what_the_baseline_lens_says(stories, told):
+    baseline = torch.randn(stories.d_vocab).log_softmax(-1)
     windows = told[:8]
-    lens = fit_jacobian(stories, windows, constant)[2]
+    lens = fit_jacobian(stories, windows, baseline)[2]
     mean = capture(stories, windows, layers=[2]).z[2][:, FIRST:].mean((0, 1))
-    torch.testing.assert_close(lens(mean[None])[0, 0], constant, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(lens(mean[None])[0, 0], baseline, rtol=1e-3, atol=1e-3)
 
 
 def test_it_is_fitted_stored_and_loaded_like_any_other(stories, story_file, tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_it_is_fitted_stored_and_loaded_like_any_other(stories, story_file, tmp_
     config = FitConfig(kind="jacobian", tokens=1024, window=61)
     lenses = fit_lenses(stories, story_file, config, save_to=tmp_path / "lens")
     again = load_lenses(tmp_path / "lens", stories)
-    assert again.made.kind == "jacobian"
+    assert again.provenance.kind == "jacobian"
     torch.testing.assert_close(again.by_layer[3].inner.weight, lenses.by_layer[3].inner.weight)
     assert set(again.quality_of(0, 0)) == {"kl", "gain"}
 

@@ -8,7 +8,7 @@ import torch
 
 from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.model import wrap_model
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.lens_kinds import lens_kind
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
 
@@ -40,14 +40,14 @@ def model_logits(model, ids) -> torch.Tensor:
 def test_after_the_last_layer_it_is_the_model_itself(model, ids):
     last = model.layers[-1].index
     captured = capture(model, ids, residual=True)
-    logits = LogitLens.start(model, last)(held_at(model, captured, last, "residual"))
+    logits = LogitLens.start(model, last)(activation_at(model, captured, last, "residual"))
     torch.testing.assert_close(logits[:, 0], model_logits(model, ids), atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_before_the_last_layer_it_norms_the_stream_of_its_own_layer(model, ids):
     captured = capture(model, ids, residual=True)
-    logits = LogitLens.start(model, 0)(held_at(model, captured, 0, "residual"))
+    logits = LogitLens.start(model, 0)(activation_at(model, captured, 0, "residual"))
     by_hand = model.hf.get_output_embeddings()(model.final_norm.module(captured.residual[0]))
     if model.unembedding.softcap is None:
         by_hand = by_hand.flatten(0, 1) * model.unembedding.scale
@@ -60,8 +60,8 @@ def test_logits_of_some_words_are_those_of_all(model, ids):
     captured = capture(model, ids, residual=True)
     words = torch.tensor([11, 5, 97])
     for kind in (LogitLens, HeadLogitLens):
-        lens, held = kind.start(model, 1), held_at(model, captured, 1, kind.site)
-        torch.testing.assert_close(lens(held, words=words), lens(held)[..., words])
+        lens, activation = kind.start(model, 1), activation_at(model, captured, 1, kind.site)
+        torch.testing.assert_close(lens(activation, words=words), lens(activation)[..., words])
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def test_the_heads_of_the_last_layer_are_what_the_logits_lose_without_them():
     captured = capture(model, ids, residual=True)
     last = model.layers[-1]
     lens = HeadLogitLens.start(model, last.index)
-    logits = lens(held_at(model, captured, last.index, "direct"))
+    logits = lens(activation_at(model, captured, last.index, "direct"))
     stream, norm = captured.final_residual, model.final_norm.module
     scale = stream.square().mean(-1, keepdim=True).add(norm.variance_epsilon).rsqrt()
     for head in range(last.n_heads):

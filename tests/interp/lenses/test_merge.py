@@ -60,8 +60,8 @@ def test_shards_fitted_apart_merge_to_one_fit_over_all(stories, told, tmp_path, 
     assert torch.equal(merged.held_out.priority, expected.held_out.priority)
     assert len(merged.held_out) < sum(len(part.held_out) for part in parts)
     assert_same_lenses(merged, expected)
-    assert merged.made.corpus == " + ".join(files)
-    assert merged.made.n_tokens == expected.made.n_tokens
+    assert merged.provenance.corpus == " + ".join(files)
+    assert merged.provenance.n_tokens == expected.provenance.n_tokens
     # In two steps, and in another order.
     again = merge_lenses([parts[2], merge_lenses(parts[:2])])
     assert_same_lenses(again, expected)
@@ -84,7 +84,7 @@ def test_lenses_may_be_merged_into_one_of_the_shards(stories, told, corpus_of, t
     merged = merge_lenses(parts)
     merged.save(tmp_path / "a")
     found = load_lenses(tmp_path / "a", stories)
-    assert found.made.corpus == "a + b"
+    assert found.provenance.corpus == "a + b"
     assert_same_lenses(found, merged, size=0.0)
 
 
@@ -99,6 +99,8 @@ def test_what_cannot_be_merged_is_refused(stories, told, corpus_of):
 
 def test_lenses_of_two_models_of_one_shape_are_not_merged(stories, told, corpus_of):
     one = fitted(stories, corpus_of(told[:16]))
-    other = replace(one, made=replace(one.made, model="a cousin", model_fingerprint="f" * 16))
+    other = replace(
+        one, provenance=replace(one.provenance, model="a cousin", model_fingerprint="f" * 16)
+    )
     with pytest.raises(LensError, match=r"cannot merge lenses of a cousin \(ffffffffffffffff\)"):
         merge_lenses([one, other])

@@ -6,7 +6,7 @@ import torch
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses import closed_form, moments
 from saccade.interp.lenses import statistics as sums
-from saccade.interp.lenses.closed_form import constant_lens
+from saccade.interp.lenses.closed_form import baseline_lens
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.moments import Matching, fisher_information, match_moments
 from saccade.interp.lenses.statistics import Covariances, Statistics
@@ -31,7 +31,7 @@ def plain_lens(stories, statistics) -> HeadLens:
     lens = HeadLens.start(stories, LAYER)
     lens.weight.data.zero_()
     lens.bias.data.zero_()
-    lens.word_bias.data.copy_(constant_lens(statistics).expand_as(lens.word_bias))
+    lens.word_bias.data.copy_(baseline_lens(statistics).expand_as(lens.word_bias))
     return lens.requires_grad_(False)
 
 
@@ -45,12 +45,12 @@ def test_the_steps_end_where_a_convex_solver_that_sees_every_prediction_ends(
     monkeypatch.setattr(moments, "SILENT", 1e-9)
     lens = plain_lens(stories, statistics)
     z = captured.z[LAYER].flatten(0, 1)
-    constant = constant_lens(statistics)
-    match_moments(lens, statistics, LAYER, z, Matching.of(stories, constant))
+    baseline = baseline_lens(statistics)
+    match_moments(lens, statistics, LAYER, z, Matching.of(stories, baseline))
     p = stories.unembedding.logits(captured.final.flatten(0, 1)).softmax(-1)
 
     def divergence(weight, bias):
-        logits = (z[:, 3] @ weight + bias) @ stories.unembedding.weight.T + constant
+        logits = (z[:, 3] @ weight + bias) @ stories.unembedding.weight.T + baseline
         return (logits.logsumexp(-1) - (p * logits).sum(-1)).mean()
 
     found = divergence(lens.weight[3], lens.bias[3])
@@ -71,13 +71,13 @@ def test_the_steps_end_where_a_convex_solver_that_sees_every_prediction_ends(
 
 
 def test_the_information_is_autograds_hessian_of_the_partition(stories, gathered):
-    weight, constant = stories.unembedding.weight.double(), constant_lens(gathered.statistics)
+    weight, baseline = stories.unembedding.weight.double(), baseline_lens(gathered.statistics)
 
     def partition(f):
-        return (weight @ f + constant).logsumexp(-1)
+        return (weight @ f + baseline).logsumexp(-1)
 
     hessian = torch.autograd.functional.hessian(partition, torch.zeros(stories.d_model).double())
-    found = fisher_information(weight, constant.exp().double())
+    found = fisher_information(weight, baseline.exp().double())
     torch.testing.assert_close(found, hessian, atol=1e-5, rtol=1e-4)
 
 
@@ -98,7 +98,7 @@ def test_on_text_it_never_saw_matching_gains_on_the_mixture_it_starts_from(
     monkeypatch.setattr(moments, "RATES", ())
     mixed = closed_form.solve(stories, gathered.statistics, held_out)
     gain = {
-        name: judged.constant_kl()
+        name: judged.baseline_kl()
         - torch.stack([judged.kl(each, layer) for layer, each in by_layer.items()]).mean()
         for name, by_layer in (("mixed", mixed), ("matched", matched))
     }
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_words_and_another_gives_others(
     stories, gathered, monkeypatch
 ):
     monkeypatch.setattr(moments, "N_WORDS", 101)
-    constant = constant_lens(gathered.statistics)
-    one, again, other = (Matching.of(stories, constant, seed=seed).words.ids for seed in (1, 1, 2))
+    baseline = baseline_lens(gathered.statistics)
+    one, again, other = (Matching.of(stories, baseline, seed=seed).words.ids for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)

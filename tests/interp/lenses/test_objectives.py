@@ -70,7 +70,7 @@ def test_input_is_the_mean_surprise_of_the_words_so_far_by_loops(logits, target)
 
 @pytest.mark.parametrize("name", ["kl", "reverse-kl"])
 def test_a_divergence_is_zero_only_for_the_models_own_prediction(target, name):
-    same = target.log_probs[:, None].expand(-1, HEADS, -1) + 3.0  # a constant changes nothing
+    same = target.log_probs[:, None].expand(-1, HEADS, -1) + 3.0  # a baseline changes nothing
     zero = find_objective(name)(same, target)
     torch.testing.assert_close(zero, torch.zeros_like(zero), atol=1e-6, rtol=0)
     assert (find_objective(name)(-same, target) > 0.1).all()

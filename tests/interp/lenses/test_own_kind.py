@@ -53,7 +53,7 @@ def assert_same(one, other):
     for layer, each in one.by_layer.items():
         theirs = other.by_layer[layer].state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in each.state_dict().items())
-    assert torch.equal(one.constant, other.constant) and one.quality == other.quality
+    assert torch.equal(one.baseline, other.baseline) and one.quality == other.quality
 
 
 # -- No kind is known by name. --
@@ -122,10 +122,12 @@ def test_the_test_of_names_catches_what_it_should(source):
 )
 def test_a_kind_by_another_name_gives_the_same_lenses(stories, story_file, settings, monkeypatch):
     expected = fit_lenses(stories, story_file, FitConfig(**SMALL, **settings))
-    monkeypatch.setattr(lens_kind(expected.made.kind), "kind", "renamed")
+    monkeypatch.setattr(lens_kind(expected.provenance.kind), "kind", "renamed")
     asked = {**settings, **({"kind": "renamed"} if "kind" in settings else {})}
     found = fit_lenses(stories, story_file, FitConfig(**SMALL, **asked))
-    assert found.made.kind == "renamed" and found.made.method == expected.made.method
+    assert (
+        found.provenance.kind == "renamed" and found.provenance.method == expected.provenance.method
+    )
     assert_same(found, expected)
 
 
@@ -135,7 +137,7 @@ def test_a_kind_by_another_name_gives_the_same_lenses(stories, story_file, setti
 def test_its_closed_form_is_the_regression_of_the_final_state_on_z(stories, corpus, ridge):
     rows = CorpusBatches(stories, corpus, rows=13)
     found = fit_on(stories, rows, FitConfig(kind="ridge"), processes=Processes())
-    assert found.made.kind == "ridge" and found.statistics is not None
+    assert found.provenance.kind == "ridge" and found.statistics is not None
     read = [rows.read(index) for index in range(len(rows))]
     kept = [
         stories.is_text(each.ids).gather(1, each.positions) & ~each.held_out[:, None]
@@ -143,7 +145,7 @@ def test_its_closed_form_is_the_regression_of_the_final_state_on_z(stories, corp
     ]
 
     def rows_of(tensors):
-        some = [held[keep] for held, keep in zip(tensors, kept, strict=True)]
+        some = [activation[keep] for activation, keep in zip(tensors, kept, strict=True)]
         return torch.cat(some).double()
 
     final = rows_of([each.final for each in read])
@@ -166,7 +168,7 @@ def test_its_closed_form_is_the_regression_of_the_final_state_on_z(stories, corp
             errors.append(error / z.shape[1])
         assert min(errors) < 1e-3 < sorted(errors)[1]  # one of the three ridges, for all heads
         said = found.by_layer[layer](z.mean(0)[None].float())[0]
-        torch.testing.assert_close(said, found.constant.expand_as(said), rtol=0, atol=1e-4)
+        torch.testing.assert_close(said, found.baseline.expand_as(said), rtol=0, atol=1e-4)
 
 
 def test_it_is_read_with_evaluated_saved_and_loaded(stories, story_file, ridge, tmp_path, unseen):
@@ -174,13 +176,13 @@ def test_it_is_read_with_evaluated_saved_and_loaded(stories, story_file, ridge, 
     lenses = fit_lenses(stories, story_file, config, save_to=tmp_path / "lens")
     loaded = load_lenses(tmp_path / "lens", stories)
     assert_same(loaded, lenses)
-    assert loaded.made == lenses.made and set(loaded.quality_of(0, 0)) == {"kl", "gain"}
+    assert loaded.provenance == lenses.provenance and set(loaded.quality_of(0, 0)) == {"kl", "gain"}
     assert not any(p.requires_grad for each in lenses.by_layer.values() for p in each.parameters())
     text = "One day, Lily saw a big"
     assert loaded.read(text).to_json() == lenses.read(text).to_json()
     evaluation = evaluate_lenses(loaded, unseen, max_positions=64, baselines=[])
     assert evaluation.lenses.kind == "ridge" and len(evaluation.lenses.sites) == 40
-    assert evaluation.lenses.means["gain"] > 0.1  # over the constant lens, on text not seen
+    assert evaluation.lenses.means["gain"] > 0.1  # over the baseline lens, on text not seen
 
 
 @pytest.fixture
@@ -202,7 +204,7 @@ def test_it_can_be_trained_and_cannot_be_polished(stories, story_file, ridge):
 def test_it_needs_no_data_where_the_model_writes_its_own(stories, ridge):
     rows = SelfBatches(stories, 7, 3, 29, seed=1)
     found = fit_on(stories, rows, FitConfig(kind="ridge"), processes=Processes())
-    assert found.made.corpus == "self" and set(found.by_layer) == set(range(5))
+    assert found.provenance.corpus == "self" and set(found.by_layer) == set(range(5))
 
 
 @pytest.fixture
@@ -244,7 +246,7 @@ def test_the_command_is_interrupted_and_resumes(
     assert capsys.readouterr().err.endswith("resumes it\ninterrupted\n")
     assert main([*command, "--out", str(tmp_path / "lens")]) == 0
     assert interrupted[:4] == [0, 1, 2, 2]
-    assert json.loads(capsys.readouterr().out)["made"]["kind"] == "ridge"
+    assert json.loads(capsys.readouterr().out)["provenance"]["kind"] == "ridge"
     whole = fit_lenses(stories, story_file, FitConfig(**SMALL, kind="ridge"))
     assert_same(load_lenses(tmp_path / "lens", stories), whole)
 
@@ -295,8 +297,8 @@ class ShiftedLens(LogitLens):
         width = self.unembedding.weight.shape[1]
         self.shift = lens.new_parameter(width, like=self.unembedding.weight)
 
-    def forward(self, held, *, words=None):
-        return super().forward(held + self.shift, words=words)
+    def forward(self, activation, *, words=None):
+        return super().forward(activation + self.shift, words=words)
 
     @classmethod
     def methods(cls):

@@ -123,8 +123,8 @@ def test_whitened_z_has_nearly_unit_covariance_and_the_lens_is_unchanged(
 @pytest.mark.parametrize("size", [1.0, 0.0])
 def test_a_head_that_always_holds_the_same_is_whitened_to_numbers(closed, gathered, size):
     statistics = copy.deepcopy(gathered.statistics)
-    held = size * torch.randn(8, generator=torch.Generator().manual_seed(1))
-    statistics.sums[f"{LAYER}.z"][3] = held * statistics.n
+    activation = size * torch.randn(8, generator=torch.Generator().manual_seed(1))
+    statistics.sums[f"{LAYER}.z"][3] = activation * statistics.n
     # As rounding may leave it: a little off, to both sides.
     scatter = statistics.sums[f"{LAYER}.scatter.zz"][3]
     scatter.copy_(1e-9 * torch.randn(8, 8, generator=torch.Generator().manual_seed(2)))

@@ -189,7 +189,7 @@ def test_sums_of_a_kinds_own_are_those_of_all_processes(
                 model=model,
                 config=FitConfig(rows=2),
                 gathered=gathered,
-                constant=torch.zeros(model.d_vocab),
+                baseline=torch.zeros(model.d_vocab),
                 text=corpus,
                 held_out=corpus.windows[:0],
                 processes=processes,

@@ -40,11 +40,11 @@ def tiny_model():
 
 
 def with_lenses(model, make, *, quality=None):
-    from saccade.interp.lenses.lens_set import Lenses, Made
+    from saccade.interp.lenses.lens_set import Lenses, Provenance
 
     generator = torch.Generator().manual_seed(5)
     by_layer = {at.index: make(model, at.index, generator) for at in model.layers}
-    made = Made(
+    provenance = Provenance(
         prefix=model.prefix,
         model=model.name,
         model_fingerprint=model.fingerprint,
@@ -55,9 +55,13 @@ def with_lenses(model, make, *, quality=None):
         corpus_fingerprint="0",
         n_tokens=0,
     )
-    constant = torch.randn(model.d_vocab, generator=generator).mul(2).log_softmax(-1)
+    baseline = torch.randn(model.d_vocab, generator=generator).mul(2).log_softmax(-1)
     return Lenses(
-        model=model, by_layer=by_layer, constant=constant, made=made, quality=quality or {}
+        model=model,
+        by_layer=by_layer,
+        baseline=baseline,
+        provenance=provenance,
+        quality=quality or {},
     )
 
 
@@ -145,7 +149,7 @@ def chances_by_loops(lenses, z, layer, head):
 @pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 5), (2, 3)])
 def test_what_a_head_says_agrees_with_loops_over_the_words(lenses, reading, run, layer, head):
     p = chances_by_loops(lenses, run["z"], layer, head)
-    usual = [math.exp(each) for each in lenses.constant.tolist()]
+    usual = [math.exp(each) for each in lenses.baseline.tolist()]
     shares = [a * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     drops = [b * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     read = reading.at(layer, head)
@@ -164,7 +168,7 @@ def test_what_a_head_says_agrees_with_loops_over_the_words(lenses, reading, run,
 
 
 def test_an_added_word_is_likelier_than_always_and_a_suppressed_one_less(lenses, reading, run):
-    usual = [math.exp(each) for each in lenses.constant.tolist()]
+    usual = [math.exp(each) for each in lenses.baseline.tolist()]
     p = chances_by_loops(lenses, run["z"], 1, 2)
     read = reading.at(1, 2)
     assert read.adds and read.suppresses
@@ -239,7 +243,7 @@ def test_heads_come_in_order_of_depth_and_each_ranking_falls(reading):
         assert {head.name for head in ranked} == {head.name for head in reading.heads}
 
 
-def test_quality_is_that_of_the_lens_and_a_share_of_the_constant_lens(reading):
+def test_quality_is_that_of_the_lens_and_a_share_of_the_baseline_lens(reading):
     head = reading.at(2, 0)
     assert head.quality == pytest.approx({"kl": 2.8, "gain": 0.2})
     assert head.explained == pytest.approx(0.2 / 3.0)
@@ -263,12 +267,12 @@ def test_lenses_measured_together_say_what_they_say_alone(monkeypatch):
 
     generator = torch.Generator().manual_seed(2)
     logits = 3 * torch.randn(5, 1301, generator=generator)
-    constant = torch.randn(1301, generator=generator).log_softmax(-1)
-    together = top_words.what_is_said(logits, constant, top=3)
+    baseline = torch.randn(1301, generator=generator).log_softmax(-1)
+    together = top_words.what_is_said(logits, baseline, top=3)
     monkeypatch.setattr(top_words, "CHUNK", 2 * 1301)  # three chunks, the last of one row
     for said in (
-        top_words.what_is_said(logits, constant, top=3),
-        *(top_words.what_is_said(logits[at : at + 1], constant, top=3) for at in range(5)),
+        top_words.what_is_said(logits, baseline, top=3),
+        *(top_words.what_is_said(logits[at : at + 1], baseline, top=3) for at in range(5)),
     ):
         at = slice(None) if len(said.says) == 5 else int((together.says == said.says).nonzero())
         torch.testing.assert_close(said.says, together.says[at].view_as(said.says))
@@ -280,26 +284,26 @@ def test_all_shares_sum_to_what_is_said():
     from saccade.interp.lenses.top_tokens import what_is_said
 
     generator = torch.Generator().manual_seed(2)
-    logits, constant = torch.randn(3, 29, generator=generator), torch.randn(29).log_softmax(-1)
-    said = what_is_said(logits, constant, top=29)
+    logits, baseline = torch.randn(3, 29, generator=generator), torch.randn(29).log_softmax(-1)
+    said = what_is_said(logits, baseline, top=29)
     torch.testing.assert_close(said.adds.values.sum(-1), said.says)
     torch.testing.assert_close(said.predicts.values.sum(-1), torch.ones(3))
-    backwards = (constant.exp() * (logits.log_softmax(-1) - constant)).sum(-1)
+    backwards = (baseline.exp() * (logits.log_softmax(-1) - baseline)).sum(-1)
     torch.testing.assert_close(said.suppresses.values.sum(-1), backwards)
 
 
-def test_a_lens_that_is_the_constant_one_says_nothing():
+def test_a_lens_that_is_the_baseline_one_says_nothing():
     from saccade.interp.lenses.top_tokens import what_is_said
 
-    constant = torch.randn(31).log_softmax(-1)
-    assert what_is_said(constant[None] + 5.0, constant, top=3).says.abs().item() < 1e-5
+    baseline = torch.randn(31).log_softmax(-1)
+    assert what_is_said(baseline[None] + 5.0, baseline, top=3).says.abs().item() < 1e-5
 
 
-def test_a_word_that_the_constant_lens_has_never_seen_does_not_make_what_is_said_infinite():
+def test_a_word_that_the_baseline_lens_has_never_seen_does_not_make_what_is_said_infinite():
     from saccade.interp.lenses.top_tokens import what_is_said
 
-    constant = torch.tensor([0.5, 0.5, 0.0]).log()
-    said = what_is_said(torch.tensor([[1.0, 1.0, 1.0]]), constant, top=1)
+    baseline = torch.tensor([0.5, 0.5, 0.0]).log()
+    said = what_is_said(torch.tensor([[1.0, 1.0, 1.0]]), baseline, top=1)
     assert said.says.isfinite().all() and int(said.adds.ids) == 2
 
 

@@ -164,7 +164,7 @@ def test_products_keep_their_digits_where_means_are_large(tiny_llama, mean):
         halves[count > 8].add(tiny_llama, z, final)
     f = torch.stack([final for _, final in batches]).flatten(1, 2).double()
     for at in tiny_llama.layers:
-        z = torch.stack([held[at.index] for held, _ in batches]).flatten(1, 2).double()
+        z = torch.stack([activation[at.index] for activation, _ in batches]).flatten(1, 2).double()
         for found in (whole, halves[0].merge(halves[1])):
             for name, other in (("zz", z), ("zf", f)):
                 expected = scatter(z, other) / f.shape[:2].numel()

@@ -9,7 +9,7 @@ import torch
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.model import wrap_model
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.residual_lenses import (
     LogitLens,
     ResidualStatistics,
@@ -51,9 +51,9 @@ def statistics(model, captured):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "cohere"])
 def test_untrained_it_is_the_logit_lens(family, ids):
     model = wrap_model(tiny(family), None, name=family)
-    held = held_at(model, capture(model, ids, residual=True), LAYER, "residual")
+    activation = activation_at(model, capture(model, ids, residual=True), LAYER, "residual")
     tuned, logit = (kind.start(model, LAYER) for kind in (TunedLens, LogitLens))
-    assert torch.equal(tuned(held), logit(held))
+    assert torch.equal(tuned(activation), logit(activation))
 
 
 def test_only_the_translator_is_learnt_and_saved(model):
@@ -64,8 +64,8 @@ def test_only_the_translator_is_learnt_and_saved(model):
 
 def test_it_can_be_trained_by_gradients(model, captured):
     lens = TunedLens.start(model, LAYER)
-    held = held_at(model, captured, LAYER, "residual")
-    lens(held).log_softmax(-1)[..., 5].mean().neg().backward()
+    activation = activation_at(model, captured, LAYER, "residual")
+    lens(activation).log_softmax(-1)[..., 5].mean().neg().backward()
     assert lens.translator.weight.grad.abs().max() > 0
 
 

@@ -48,10 +48,10 @@ def story_lenses(stories, story_corpus) -> Any:
     from saccade.interp.lenses.batches import CorpusBatches
     from saccade.interp.lenses.fit import from_statistics, score_quickly
     from saccade.interp.lenses.gather import gather
-    from saccade.interp.lenses.lens_set import Made
+    from saccade.interp.lenses.lens_set import Provenance
 
     corpus = story_corpus(slice(0, FITTED_ON))
-    made = Made(
+    made = Provenance(
         prefix=stories.prefix,
         model=stories.name,
         model_fingerprint=stories.fingerprint,

@@ -31,10 +31,10 @@ class Oracle(Lens):
     def start(cls, model, layer):
         raise NotImplementedError
 
-    def forward(self, held, *, words=None):
+    def forward(self, activation, *, words=None):
         stage, said = self.stage, []
-        rows = held.unflatten(0, (stage.n_windows, -1))
-        for head in range(held.shape[1]):
+        rows = activation.unflatten(0, (stage.n_windows, -1))
+        for head in range(activation.shape[1]):
             z = stage.rerun.z[:, :, head].clone()
             # The first positions are not shown to a lens; it takes what the check puts there.
             if not torch.equal(rows[:, :, head], z[:, FIRST:]):

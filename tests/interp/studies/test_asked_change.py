@@ -20,7 +20,7 @@ def reference(stories):
     return reference_text(stories, rows=3, window=19)
 
 
-def held(model, reference, *asked, text=PROMPT):
+def activation(model, reference, *asked, text=PROMPT):
     elsewhere = Elsewhere(model, lambda: reference)
     changes = [make_change(model, each, prompt=PROMPT, elsewhere=elsewhere) for each in asked]
     with intervene(model, changes):
@@ -37,14 +37,14 @@ def patch(**more):
 
 def test_an_ablated_head_holds_nothing_its_mean_or_what_it_held_elsewhere(stories, reference):
     of_text = capture(stories, reference).z[2][:, :, 3].flatten(0, 1)
-    zero = held(stories, reference, ablate())
+    zero = activation(stories, reference, ablate())
     assert not zero[2][0, :, 3].any()
-    mean = held(stories, reference, ablate(by="mean", positions=(-2,)))
+    mean = activation(stories, reference, ablate(by="mean", positions=(-2,)))
     assert_close(mean[2][0, -2, 3], of_text.mean(0), atol=1e-5, rtol=1e-4)
-    some = held(stories, reference, ablate(by="resample", positions=(-3, -1)))
+    some = activation(stories, reference, ablate(by="resample", positions=(-3, -1)))
     for position in (-3, -1):
         assert (of_text - some[2][0, position, 3]).abs().sum(-1).min() < 1e-4
-    everywhere = held(stories, reference, ablate(by="resample"))
+    everywhere = activation(stories, reference, ablate(by="resample"))
     assert_close(everywhere[2][0, 0, 3], everywhere[2][0, -1, 3])
 
 
@@ -52,7 +52,7 @@ def test_scaling_and_patching_are_made_at_the_same_tokens_of_both_prompts(storie
     scale = AskedChange(kind="scale", layer=1, head=0, factor=0.5, positions=(-1,))
     plain = capture(stories, stories.encode(PROMPT)).z
     other = capture(stories, stories.encode(OTHER)).z
-    z = held(stories, reference, scale, patch(source=OTHER, positions=(-1,)))
+    z = activation(stories, reference, scale, patch(source=OTHER, positions=(-1,)))
     assert_close(z[1][0, -1, 0], plain[1][0, -1, 0] / 2)
     assert_close(z[1][0, :-1], plain[1][0, :-1])
     assert_close(z[3][0, -1, 2], other[3][0, -1, 2])
@@ -68,10 +68,10 @@ def test_a_whole_patch_wants_a_prompt_of_as_many_tokens(stories, reference):
     )
     assert_close(whole.z, capture(stories, stories.encode(same)).z[3][0, :, 2])
     with pytest.raises(UsageError, match="the other prompt has"):
-        held(stories, reference, patch(source=OTHER))
+        activation(stories, reference, patch(source=OTHER))
     for outside in (-30, 30):
         with pytest.raises(UsageError, match=f"position {outside} is not in the other prompt"):
-            held(stories, reference, patch(source=OTHER, positions=(outside,)))
+            activation(stories, reference, patch(source=OTHER, positions=(outside,)))
 
 
 def test_a_memory_is_injected_as_strongly_as_asked_in_every_form(stories, reference):
@@ -92,11 +92,11 @@ def test_a_memory_is_injected_as_strongly_as_asked_in_every_form(stories, refere
 
 def test_what_cannot_be_made_is_refused(stories, reference):
     with pytest.raises(UsageError, match="a patch needs a head and the prompt"):
-        held(stories, reference, patch())
+        activation(stories, reference, patch())
     with pytest.raises(UsageError, match="no head 99 in layer 1"):
-        held(stories, reference, AskedChange(kind="ablate", layer=1, head=99))
+        activation(stories, reference, AskedChange(kind="ablate", layer=1, head=99))
     with pytest.raises(UsageError, match="cannot scale the residual stream"):
-        held(stories, reference, AskedChange(kind="scale", layer=1, factor=2.0))
+        activation(stories, reference, AskedChange(kind="scale", layer=1, factor=2.0))
 
 
 def test_words_of_a_prompt_stand_for_their_last_token(stories):

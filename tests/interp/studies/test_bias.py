@@ -142,11 +142,11 @@ def test_what_a_head_carries_is_what_goes_when_it_is_zeroed_by_a_plain_hook(stor
     assert carried.mean == pytest.approx(whole - without, rel=1e-2, abs=1e-6)
 
 
-def test_prompts_without_partners_are_compared_with_the_constant_lens(stories, lenses):
+def test_prompts_without_partners_are_compared_with_the_baseline_lens(stories, lenses):
     alone = PromptPairs(PAIRS.first, None)
     found = find_bias(lenses, ["she", "her"], alone, config=BiasConfig(ablate=0, draws=100))
     ids = [each[0] for each in tokens_of(stories, ["she", "her"]).ids]
-    usual = float(lenses.constant.exp()[ids].sum())
+    usual = float(lenses.baseline.exp()[ids].sum())
     torch.testing.assert_close(found.second, torch.full_like(found.second, usual))
     assert "always" in {column.header for column in found.to_table().columns}
     assert found.to_dict()["n_prompts"] == len(PAIRS.first)
@@ -170,7 +170,7 @@ def test_a_head_that_was_made_biased_comes_first(stories, lenses):
     made[layer].bias.data[head] = (
         -50 * float((last[0] + last[1]).mean(0) @ direction / 2) * (row / row.square().sum())
     )
-    biased = Lenses(lenses.model, made, lenses.constant, lenses.made)
+    biased = Lenses(lenses.model, made, lenses.baseline, lenses.provenance)
     found = find_bias(biased, ["she", "her"], PAIRS, config=BiasConfig(ablate=0, draws=100))
     assert found.sites[found.ranked[0]] == (layer, head)
     assert found.difference.at(found.ranked[0]).low > 0

@@ -97,7 +97,7 @@ def test_the_lens_points_to_the_heads_that_say_most_of_the_memory(story_lenses):
     z = capture(story_lenses.model, story_lenses.model.encode(PROMPT)).z
     for layer, head, lift in pointed[:3]:
         said = story_lenses.by_layer[layer](z[layer][0, -1:])[0, head].log_softmax(-1)
-        expected = sum(float(said[w] - story_lenses.constant[w]) for w in words) / len(words)
+        expected = sum(float(said[w] - story_lenses.baseline[w]) for w in words) / len(words)
         assert lift == pytest.approx(expected, abs=1e-3)
     lifts = [each.lift for each in pointed]
     assert lifts == sorted(lifts, reverse=True)
@@ -129,11 +129,11 @@ def test_a_found_edit_does_what_it_says(story_lenses, unrelated, form):
 
 def test_a_text_of_strength_one_takes_the_place_of_what_is_there(stories):
     ids, memory = stories.encode(PROMPT), "She had a big dog"
-    held = capture(stories, ids, residual=True)
+    activation = capture(stories, ids, residual=True)
     read = capture(stories, stories.encode(memory), residual=True)
     made = Memory(stories, memory, form="text")
     for place in ((2, None), (3, 1)):
-        change = made.injection(held, place, strength=1.0, positions=(-4, -2))
+        change = made.injection(activation, place, strength=1.0, positions=(-4, -2))
         with intervene(stories, change):
             found = capture(stories, ids, residual=True)
         for position in (-4, -2):
@@ -146,8 +146,8 @@ def test_a_text_of_strength_one_takes_the_place_of_what_is_there(stories):
 
 def test_a_memory_through_words_is_as_long_as_what_is_there(story_lenses):
     model = story_lenses.model
-    held = capture(model, model.encode(PROMPT), residual=True)
-    stream, z = held.residual[2][0, -2], held.z[2][0, -2]
+    activation = capture(model, model.encode(PROMPT), residual=True)
+    stream, z = activation.residual[2][0, -2], activation.z[2][0, -2]
     columns = model.layer(2).projection.weight.unflatten(1, (-1, z.shape[-1]))[:, 1]
     wanted = {
         ("unembedding", None): stream.norm(),
@@ -156,7 +156,7 @@ def test_a_memory_through_words_is_as_long_as_what_is_there(story_lenses):
     }
     for (form, head), length in wanted.items():
         made = Memory(model, "dog", form=form, lenses=story_lenses)
-        change = made.injection(held, (2, head), strength=0.5, positions=[-2])
+        change = made.injection(activation, (2, head), strength=0.5, positions=[-2])
         assert_close(change.vector.norm(), length, atol=1e-4, rtol=1e-4)
 
 
@@ -352,9 +352,11 @@ def test_an_edit_with_any_value_in_any_field_is_refused_or_applied_never_a_crash
 def test_an_edit_with_a_spoilt_tensor_is_refused(stories, edit, tmp_path, spoil):
     edit.save(tmp_path / "edit")
     said = read_manifest(tmp_path / "edit")["edit"]
-    held = read_tensors(tmp_path / "edit", "edit.safetensors")
-    for name in held:
-        spoilt = {k: v for k, v in (held | {name: spoil(held[name])}).items() if v is not None}
+    activation = read_tensors(tmp_path / "edit", "edit.safetensors")
+    for name in activation:
+        spoilt = {
+            k: v for k, v in (activation | {name: spoil(activation[name])}).items() if v is not None
+        }
         write_folder(tmp_path / "spoilt", {"edit": said}, {"edit.safetensors": spoilt})
         with pytest.raises(InterventionError, match="spoilt: "):
             load_edit(tmp_path / "spoilt", stories)
@@ -363,9 +365,9 @@ def test_an_edit_with_a_spoilt_tensor_is_refused(stories, edit, tmp_path, spoil)
 def test_a_vector_for_each_of_other_positions_is_refused(stories, edit, tmp_path):
     edit.save(tmp_path / "edit")
     said = read_manifest(tmp_path / "edit")["edit"]
-    held = read_tensors(tmp_path / "edit", "edit.safetensors")
+    activation = read_tensors(tmp_path / "edit", "edit.safetensors")
     said["changes"][4]["positions"] = [-3, -2, -1]
-    write_folder(tmp_path / "more", {"edit": said}, {"edit.safetensors": held})
+    write_folder(tmp_path / "more", {"edit": said}, {"edit.safetensors": activation})
     with pytest.raises(InterventionError, match="a vector for each of 3 positions, got 2"):
         load_edit(tmp_path / "more", stories)
 
@@ -373,9 +375,9 @@ def test_a_vector_for_each_of_other_positions_is_refused(stories, edit, tmp_path
 def test_a_tensor_that_belongs_to_no_change_is_refused(stories, edit, tmp_path):
     edit.save(tmp_path / "edit")
     said = read_manifest(tmp_path / "edit")["edit"]
-    held = read_tensors(tmp_path / "edit", "edit.safetensors")
+    activation = read_tensors(tmp_path / "edit", "edit.safetensors")
     for name in ("9.z", "3.vector", "odd"):
-        more = held | {name: torch.zeros(3)}
+        more = activation | {name: torch.zeros(3)}
         write_folder(tmp_path / "more", {"edit": said}, {"edit.safetensors": more})
         with pytest.raises(InterventionError, match=rf"{name.removeprefix('3.')}.* too"):
             load_edit(tmp_path / "more", stories)

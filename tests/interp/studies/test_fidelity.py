@@ -104,11 +104,11 @@ def test_metrics_do_not_overwrite_lenses_that_were_fitted_meanwhile(
     measured = load_lenses(path, stories)
     newer = replace(story_lenses, by_layer=copy.deepcopy(story_lenses.by_layer))
     newer.by_layer[2].weight.data.mul_(1.5)
-    replace(newer, made=replace(newer.made, n_tokens=4096)).save(path)
+    replace(newer, provenance=replace(newer.provenance, n_tokens=4096)).save(path)
     with pytest.raises(LensError, match="was fitted anew while they were measured"):
         add_quality(path, measured, fidelity.quality())
     found = load_lenses(path, stories)
-    assert found.made.n_tokens == 4096
+    assert found.provenance.n_tokens == 4096
     assert torch.equal(found.by_layer[2].weight, newer.by_layer[2].weight)
     assert "ablation" not in found.quality
 
@@ -154,7 +154,7 @@ def test_a_layer_without_a_lens_is_refused(story_lenses, unseen):
 
 def test_kinds_are_put_to_the_same_test(stories, story_lenses, story_corpus, unseen):
     text = story_corpus(slice(0, 60)).windows
-    jacobian = fit_jacobian(stories, text, story_lenses.constant, layers=[4])
+    jacobian = fit_jacobian(stories, text, story_lenses.baseline, layers=[4])
     every = {
         "unembedding": baseline_lenses(stories, "logit-head"),
         "closed form": story_lenses,

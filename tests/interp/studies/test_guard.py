@@ -47,11 +47,11 @@ def alarming(guard):
 
 
 def test_lengths_under_the_root_are_the_divergence_between_what_a_lens_says(stories, lenses):
-    """For a small step from where the lens says what the constant lens does."""
+    """For a small step from where the lens says what the baseline lens does."""
     layer = stories.layers[1].index
     lens = HeadLens.start(stories, layer)
     lens.weight.data.copy_(lenses.by_layer[layer].weight)
-    lens.word_bias.data[:] = lenses.constant
+    lens.word_bias.data[:] = lenses.baseline
     step = 1e-2 * torch.randn(1, *lens.weight.shape[:2], generator=torch.Generator().manual_seed(3))
     at, near = (lens(z).double().log_softmax(-1)[0] for z in (torch.zeros_like(step), step))
     divergence = (at.exp() * (at - near)).sum(-1)  # [head]
@@ -88,7 +88,7 @@ def test_features_are_means_over_a_stretch_of_some_numbers_a_head(stories, guard
         layer, head = readout.sites[place // n_numbers]
         usual = readout.usual[layer][head]
         reader = readout.reader[layer][head, :, place % n_numbers]
-        numbers = [float((held - usual) @ reader) for held in z[layer][:, head]]
+        numbers = [float((activation - usual) @ reader) for activation in z[layer][:, head]]
         for features, (start, stop) in zip(found.features, found.spans, strict=True):
             expected = sum(numbers[start:stop]) / (stop - start)
             assert float(features[place]) == pytest.approx(expected, rel=1e-3, abs=1e-4)

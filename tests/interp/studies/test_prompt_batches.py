@@ -28,8 +28,8 @@ def test_padding_does_not_change_what_heads_hold(stories):
     for place, row in enumerate(batch.rows.tolist()):
         alone = capture(stories, encoded[row][None])
         for layer, z in alone.z.items():
-            held = together.z[layer][place, batch.last[place]]
-            torch.testing.assert_close(held, z[0, -1], atol=1e-5, rtol=1e-4)
+            activation = together.z[layer][place, batch.last[place]]
+            torch.testing.assert_close(activation, z[0, -1], atol=1e-5, rtol=1e-4)
 
 
 def test_no_prompts_are_refused_and_an_empty_one_is_named(stories):

@@ -29,7 +29,7 @@ def test_own_lenses_have_no_extra_kl_and_others_do(stories, transfer):
     away = ~torch.eye(stories.n_layers, dtype=torch.bool)
     assert transfer.extra[away].mean() > 0
     own = float(transfer.kl.diagonal().mean())
-    assert transfer.gain == pytest.approx(transfer.constant_kl - own) and transfer.gain > 0
+    assert transfer.gain == pytest.approx(transfer.baseline_kl - own) and transfer.gain > 0
     assert transfer.by_distance()[0] == 0.0
     assert transfer.by_distance()[2] == pytest.approx(
         float(torch.cat([transfer.extra.diagonal(2), transfer.extra.diagonal(-2)]).median())
@@ -92,7 +92,7 @@ def test_sharing_costs_divergence_and_saves_numbers(story_lenses, unseen):
     ]
     numbers = [way.numbers for way in shared.ways[2:]]
     assert numbers == sorted(numbers, reverse=True)
-    assert shared.ways[0].kl < shared.ways[-1].kl < shared.constant_kl
+    assert shared.ways[0].kl < shared.ways[-1].kl < shared.baseline_kl
 
 
 def test_a_shared_lens_is_least_squares_on_what_heads_write(stories, story_lenses):

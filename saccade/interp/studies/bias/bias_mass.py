@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.hooks import run_base
-from saccade.interp.lenses.lens import held_at, needs_residual
+from saccade.interp.lenses.lens import activation_at, needs_residual
 from saccade.interp.studies.bias.bias_words import WordTokens
 from saccade.interp.studies.prompts import prompt_batches
 
@@ -98,22 +98,24 @@ def lens_mass(
     """What every lens gives to the words after each prompt, added up by group."""
     parts = []
     rest, groups = asked.log_rest, groups.double()
-    for layer, held in _held_last(lenses, asked.encoded):
-        size = max(1, CHUNK_BYTES // (held.shape[1] * lenses.model.d_vocab * 4))
-        first = asked.first.to(held.device)
-        chunks = [_log_probs(lenses.by_layer[layer](some), first) for some in held.split(size)]
+    for layer, activation in _last_activation(lenses, asked.encoded):
+        size = max(1, CHUNK_BYTES // (activation.shape[1] * lenses.model.d_vocab * 4))
+        first = asked.first.to(activation.device)
+        chunks = [
+            _log_probs(lenses.by_layer[layer](some), first) for some in activation.split(size)
+        ]
         said = (torch.cat(chunks).cpu().double() + rest[:, None]).exp()  # [prompt, head, word]
         parts.append(said @ groups)
     return torch.cat(parts, dim=1)
 
 
-def constant_mass(lenses: Lenses, asked: Asked) -> Float[Tensor, "prompt word"]:
-    """What the constant lens, which hears nothing, gives to the words."""
-    always = lenses.constant.log_softmax(-1)[asked.first.to(lenses.constant.device)]
+def baseline_mass(lenses: Lenses, asked: Asked) -> Float[Tensor, "prompt word"]:
+    """What the baseline lens, which hears nothing, gives to the words."""
+    always = lenses.baseline.log_softmax(-1)[asked.first.to(lenses.baseline.device)]
     return (always.cpu().double() + asked.log_rest).exp()
 
 
-def _held_last(lenses: Lenses, encoded: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+def _last_activation(lenses: Lenses, encoded: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
     """By layer: what its lens reads at the last token of each prompt."""
     model = lenses.model
     residual = any(needs_residual(lens.site) for lens in lenses.by_layer.values())
@@ -126,12 +128,14 @@ def _held_last(lenses: Lenses, encoded: Sequence[Tensor]) -> Iterator[tuple[int,
         rows.append(batch.rows)
         every = torch.arange(len(batch.ids)), batch.last.cpu()
         for layer, lens in lenses.by_layer.items():
-            held = held_at(model, captured, layer, lens.site).unflatten(0, batch.ids.shape)
-            kept[layer].append(held[every])
+            activation = activation_at(model, captured, layer, lens.site).unflatten(
+                0, batch.ids.shape
+            )
+            kept[layer].append(activation[every])
     order = torch.cat(rows).argsort()
     for layer, parts in kept.items():
-        held = torch.cat(parts)[order]
-        yield layer, held.to(next(iter(lenses.by_layer[layer].buffers()), held).device)
+        activation = torch.cat(parts)[order]
+        yield layer, activation.to(next(iter(lenses.by_layer[layer].buffers()), activation).device)
 
 
 def _log_probs(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.interp.heads.intervene import Ablate, intervene, mean_z
-from saccade.interp.studies.bias.bias_mass import Asked, ask, constant_mass, lens_mass, model_mass
+from saccade.interp.studies.bias.bias_mass import Asked, ask, baseline_mass, lens_mass, model_mass
 from saccade.interp.studies.bias.bias_words import PromptPairs, WordTokens, refuse_shared, tokens_of
 from saccade.interp.studies.bias.report import (
     Bias,
@@ -66,7 +66,7 @@ def find_bias(
 
     For one prompt a head's figure is the mass of its lens on ``words``, less that on ``against``.
     For a pair it is the difference between its two prompts; without pairs, the difference from the
-    constant lens, which says what is always likely. The interval is a percentile bootstrap over
+    baseline lens, which says what is always likely. The interval is a percentile bootstrap over
     the pairs or prompts.
 
     A word of several tokens has the lens's mass on its first token times the model's own
@@ -84,7 +84,7 @@ def find_bias(
     asked = ask(model, _encoded(lenses, prompts), _joined(named, other))
     groups = _groups(named, other)
     contrast = Contrast(
-        usual=constant_mass(lenses, asked) @ groups,
+        usual=baseline_mass(lenses, asked) @ groups,
         n_pairs=len(prompts.first),
         is_paired=prompts.second is not None,
     )

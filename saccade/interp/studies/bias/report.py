@@ -48,7 +48,7 @@ class Contrast:
     """What is compared with what."""
 
     usual: Float[Tensor, "prompt group"]
-    """The constant lens's mass on the words, and on those they are set against."""
+    """The baseline lens's mass on the words, and on those they are set against."""
     n_pairs: int
     is_paired: bool
     """The first ``n_pairs`` prompts are then compared with as many others, else with ``usual``."""
@@ -107,7 +107,7 @@ class Bias:
     """How much every head's lens favours words, and what silencing some heads does.
 
     All masses are probabilities. "First" and "second" are the prompts of a pair; without pairs,
-    the prompts and the constant lens.
+    the prompts and the baseline lens.
     """
 
     model: str

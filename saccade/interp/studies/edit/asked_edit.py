@@ -59,17 +59,17 @@ class Elsewhere:
         self._model, self._text = model, text
 
     @cached_property
-    def _held(self) -> dict[int, Float[Tensor, "text head d_head"]]:
+    def _activation(self) -> dict[int, Float[Tensor, "text head d_head"]]:
         z = capture(self._model, self._text()).z
         return {layer: each.flatten(0, 1) for layer, each in z.items()}
 
     def mean(self, layer: int, head: int) -> Float[Tensor, " d_head"]:
         """What a head holds on average."""
-        return self._held[layer][:, head].mean(0)
+        return self._activation[layer][:, head].mean(0)
 
     def drawn(self, layer: int, head: int, n: int) -> Float[Tensor, "n d_head"]:
         """What a head holds at places drawn at random, the same ones at every call."""
-        z = self._held[layer][:, head]
+        z = self._activation[layer][:, head]
         generator = torch.Generator().manual_seed(SEED)
         return z[torch.randint(len(z), (n,), generator=generator)]
 
@@ -121,10 +121,10 @@ def _injection(
         )
     memory = Memory(model, asked.memory, form=asked.form, lenses=lenses)
     model.layer(asked.layer)  # before anything runs, to say what is wrong with it
-    held = capture(model, model.encode(prompt), layers=[asked.layer], residual=True)
+    activation = capture(model, model.encode(prompt), layers=[asked.layer], residual=True)
     positions = (-1,) if asked.positions is None else asked.positions
     place = (asked.layer, asked.head)
-    return memory.injection(held, place, strength=asked.strength, positions=positions)
+    return memory.injection(activation, place, strength=asked.strength, positions=positions)
 
 
 def _patch(model: LanguageModel, asked: AskedChange, prompt: str) -> Patch:

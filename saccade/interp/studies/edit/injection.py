@@ -13,7 +13,7 @@ from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import Captured, capture, head_outputs
 from saccade.interp.heads.intervene import InjectHead, InjectResidual
 from saccade.interp.lenses.head_lens import HeadLens
-from saccade.interp.lenses.lens import held_at
+from saccade.interp.lenses.lens import activation_at
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -29,7 +29,7 @@ class Pointed(NamedTuple):
     layer: int
     head: int
     lift: float
-    """Log-probability of the memory's words by the lens, less that of the constant lens."""
+    """Log-probability of the memory's words by the lens, less that of the baseline lens."""
 
 
 def memory_words(model: LanguageModel, text: str) -> list[int]:
@@ -66,8 +66,8 @@ def lens_memory(
     lens = lenses.by_layer.get(layer)
     if not isinstance(lens, HeadLens):
         raise LensError(
-            f"the lenses of {lenses.made.model} are of kind {lenses.made.kind!r}, which has no "
-            "inverse",
+            f"the lenses of {lenses.provenance.model} are of kind {lenses.provenance.kind!r}, "
+            "which has no inverse",
             hint="fit lenses of kind head, or take the memory through the unembedding",
         )
     inverse = torch.linalg.pinv(lens.weight[head].float())  # [d_model, d_head]
@@ -103,17 +103,17 @@ def lens_lifts(
 ) -> Float[Tensor, "site word"]:
     """By how much each lens raises the log-probability of words at a position of a text.
 
-    It is measured from the constant lens, which knows how common each word is and nothing else.
+    It is measured from the baseline lens, which knows how common each word is and nothing else.
     """
     model = lenses.model
     captured = capture(model, model.encode(text), layers=list(lenses.by_layer), residual=True)
-    held = {
-        layer: held_at(model, captured, layer, lens.site, positions=[position])
+    activation = {
+        layer: activation_at(model, captured, layer, lens.site, positions=[position])
         for layer, lens in lenses.by_layer.items()
     }
-    said = lenses.logits(held)[0].log_softmax(-1)  # [site, d_vocab]
+    said = lenses.logits(activation)[0].log_softmax(-1)  # [site, d_vocab]
     at = torch.tensor(list(words), device=said.device)
-    return said[:, at] - lenses.constant.to(said)[at]
+    return said[:, at] - lenses.baseline.to(said)[at]
 
 
 def point_to_heads(
@@ -152,7 +152,7 @@ class Memory:
 
     def injection(
         self,
-        held: Captured,
+        activation: Captured,
         place: Place,
         *,
         strength: float,
@@ -167,7 +167,7 @@ class Memory:
             positions: of the prompt; None for all, with one vector for the mean of its tokens.
         """
         layer, head = place
-        here = held.residual[layer][0] if head is None else held.z[layer][0]
+        here = activation.residual[layer][0] if head is None else activation.z[layer][0]
         here = here.mean(0, keepdim=True) if positions is None else here[list(positions)]
         vector = self._vector(layer, head, here)
         vector = vector[0] if len(vector) == 1 else vector

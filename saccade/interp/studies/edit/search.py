@@ -169,9 +169,9 @@ def search_edit(
         assert lenses is not None, "checked above"
         places = pointed_places(lenses, prompt, injected, space.positions)
     ids = model.encode(prompt)
-    held = capture(model, ids, layers=sorted({layer for layer, _ in places}), residual=True)
+    activation = capture(model, ids, layers=sorted({layer for layer, _ in places}), residual=True)
     trials = [
-        injected.injection(held, place, strength=strength, positions=space.positions)
+        injected.injection(activation, place, strength=strength, positions=space.positions)
         for place in places
         for strength in space.strengths or STRENGTHS[space.form]
     ]

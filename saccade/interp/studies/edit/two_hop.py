@@ -209,7 +209,9 @@ class HopTrial:
         self._answers = torch.tensor([behind_a_space(model, q.answer)[0] for q in questions])
         self.before = self._chances(self._ends["end"].logits())
         wanted = [at.index for at in model.layers] if lenses is not None else list(layers)
-        self._held = [capture(model, ids[None], layers=wanted, residual=True) for ids in prompts]
+        self._activation = [
+            capture(model, ids[None], layers=wanted, residual=True) for ids in prompts
+        ]
         self._made = cache(self._make_memory)
         self._lifts = cache(self._lift)
         self._pointed = cache(self._point)
@@ -241,7 +243,7 @@ class HopTrial:
         places: Sequence[Place] = [(setting.layer, None)] if setting.layer is not None else ()
         return [
             memory.injection(
-                self._held[row], place, strength=setting.strength, positions=[position]
+                self._activation[row], place, strength=setting.strength, positions=[position]
             )
             for place in places or self._pointed(number, row, position)
         ]

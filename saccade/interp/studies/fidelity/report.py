@@ -95,10 +95,10 @@ class Fidelity:
                 means[f"{name}_over_raw"] = means[name] - means[f"raw_{name}"]
         return cls(
             model=lenses.model.name,
-            kind=f"{lenses.made.kind} ({lenses.made.method})",
+            kind=f"{lenses.provenance.kind} ({lenses.provenance.method})",
             corpus=corpus.source,
             corpus_fingerprint=corpus.fingerprint,
-            is_fitted_on=corpus.fingerprint == lenses.made.corpus_fingerprint,
+            is_fitted_on=corpus.fingerprint == lenses.provenance.corpus_fingerprint,
             n_positions=n_positions,
             heads=heads,
             mean={name: estimate(each) for name, each in means.items()},

@@ -102,11 +102,11 @@ class Stage:
         return figures.unflatten(0, (self.n_windows, -1)).mean(1)
 
     def answer(
-        self, head: int, held: Float[Tensor, "window pos d_head"]
+        self, head: int, activation: Float[Tensor, "window pos d_head"]
     ) -> Float[Tensor, "n word"]:
         """The model's logits, had one head of the layer held this at every position."""
         z = self.rerun.z.clone()
-        z[:, :, head] = held.to(z)
+        z[:, :, head] = activation.to(z)
         final = self.rerun.with_heads(z)[:, FIRST:].flatten(0, 1)
         return self.model.unembedding.logits(final, words=self.words.ids).float()
 
@@ -118,8 +118,8 @@ class Stage:
                 "removed from it",
                 hint="measure lenses of heads: kind head, dense, jacobian or logit-head",
             )
-        held = z if lens.site == "head" else self._direct(z)
-        return lens(held, words=self.words.ids).float()
+        activation = z if lens.site == "head" else self._direct(z)
+        return lens(activation, words=self.words.ids).float()
 
     def _direct(self, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head d_model"]:
         """What heads that hold ``z`` add to the final state, norms frozen as they were.

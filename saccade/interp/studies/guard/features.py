@@ -103,10 +103,10 @@ class HeadSums:
         """Count one prompt in."""
         zero = torch.zeros(1, dtype=torch.double)
         for layer, each in z.items():
-            held = each[FIRST:].double().cpu()
-            self.n[layer] = self.n.get(layer, 0) + len(held)
-            self.sums[layer] = self.sums.get(layer, zero) + held.sum(0)
-            product = torch.einsum("phi,phj->hij", held, held)
+            activation = each[FIRST:].double().cpu()
+            self.n[layer] = self.n.get(layer, 0) + len(activation)
+            self.sums[layer] = self.sums.get(layer, zero) + activation.sum(0)
+            product = torch.einsum("phi,phj->hij", activation, activation)
             self.products[layer] = self.products.get(layer, zero) + product
 
     def readout(self, lenses: Lenses, *, window: int, stride: int) -> Readout:
@@ -114,7 +114,7 @@ class HeadSums:
 
         A head's lens says ``softmax(W_U (A z + b) + c)``. To second order, the divergence between
         what it says at z and at z' is ``(z - z')^T G (z - z') / 2`` with ``G = A F A^T`` and F the
-        covariance of the word vectors (rows of W_U) under the constant lens: the Fisher metric of
+        covariance of the word vectors (rows of W_U) under the baseline lens: the Fisher metric of
         the lens (Amari, 2016, "Information Geometry and Its Applications", section 2.1). With R a
         square root of G, plain lengths in ``y = z R`` are nats. The directions are the principal
         components of y. What a lens does not hear has no length and does not count. No logits are
@@ -132,7 +132,7 @@ class HeadSums:
 
 
 def lens_roots(lenses: Lenses) -> dict[int, Float[Tensor, "head d_head d_head"]]:
-    """For each lens a square root of its Fisher metric at the constant lens."""
+    """For each lens a square root of its Fisher metric at the baseline lens."""
     by_layer = {}
     for layer, lens in lenses.by_layer.items():
         if not isinstance(lens, HeadLens):
@@ -142,7 +142,7 @@ def lens_roots(lenses: Lenses) -> dict[int, Float[Tensor, "head d_head d_head"]]
             )
         by_layer[layer] = lens.weight
     vectors = lenses.model.unembedding.weight.float()
-    chance = lenses.constant.float().softmax(-1).to(vectors.device)
+    chance = lenses.baseline.float().softmax(-1).to(vectors.device)
     mean = chance @ vectors
     # Weighed rows, so that the product holds no second vocabulary x d_model matrix for long.
     spread = (vectors * chance[:, None]).T @ vectors - torch.outer(mean, mean)

@@ -189,9 +189,11 @@ class Guard:
         above = torch.searchsorted(self.ordinary, torch.tensor(score).double())
         alarms: tuple[HeadAlarm, ...] = ()
         if score > self.threshold:
-            held = {layer: each[start:stop].mean(0, keepdim=True) for layer, each in z.items()}
+            activation = {
+                layer: each[start:stop].mean(0, keepdim=True) for layer, each in z.items()
+            }
             alarms = tuple(
-                HeadAlarm(*site, share, self._adds(*site, held, words))
+                HeadAlarm(*site, share, self._adds(*site, activation, words))
                 for site, share in self._parts(points.features[worst])[:heads]
             )
         return Verdict(
@@ -226,10 +228,12 @@ class Guard:
         sites = self.readout.sites
         return [(sites[i], float(shares[i])) for i in shares.argsort(descending=True).tolist()]
 
-    def _adds(self, layer: int, head: int, held: dict[int, Tensor], words: int) -> tuple[Word, ...]:
+    def _adds(
+        self, layer: int, head: int, activation: dict[int, Tensor], words: int
+    ) -> tuple[Word, ...]:
         """The words that a lens says more over a stretch than it does in ordinary prompts."""
         lens = self.lenses.by_layer[layer]
-        here = held[layer].to(self.lenses.constant.device)
+        here = activation[layer].to(self.lenses.baseline.device)
         both = lens(torch.cat([here, self.readout.usual[layer][None].to(here)]))[:, head]
         said = what_is_said(both[:1], both[1].log_softmax(-1), top=words)
         ids, values = said.adds.ids[0].tolist(), said.adds.values[0].tolist()
@@ -254,7 +258,7 @@ def threshold_for(ordinary: Float[Tensor, " prompt"], false_alarms: float) -> fl
 
 def _refuse_not_finite(guard: Guard) -> None:
     of = guard.discriminant
-    held: dict[str, Tensor] = {
+    activation: dict[str, Tensor] = {
         **{name: getattr(of, name) for name in ("centre", "scale", "mean", "weight")},
         **{f"usual of layer {layer}": each for layer, each in guard.readout.usual.items()},
         **{f"reader of layer {layer}": each for layer, each in guard.readout.reader.items()},
@@ -262,7 +266,7 @@ def _refuse_not_finite(guard: Guard) -> None:
         "threshold": torch.tensor(guard.threshold),
         "bias": torch.tensor(of.bias),
     }
-    for name, each in held.items():
+    for name, each in activation.items():
         if not (each.is_floating_point() and bool(each.isfinite().all())):
             raise LensError(
                 f"the guard cannot judge: expected finite numbers, found others in its {name}",

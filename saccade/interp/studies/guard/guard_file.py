@@ -68,7 +68,7 @@ def default_guard_path(model: LanguageModel) -> Path:
 def lens_fingerprint(lenses: Lenses) -> str:
     """Tells these lenses from any others."""
     states = (each.state_dict().values() for each in lenses.by_layer.values())
-    tensors = [lenses.constant, *(value for state in states for value in state)]
+    tensors = [lenses.baseline, *(value for state in states for value in state)]
     return fingerprint_text(each.detach().float().cpu().numpy().tobytes() for each in tensors)
 
 
@@ -102,11 +102,11 @@ def save_guard(guard: Guard, path: str | Path) -> None:
 def checksum_of(made: GuardManifest, tensors: Mapping[str, Tensor]) -> str:
     """Over all that decides what a guard says."""
     said = json.dumps(asdict(replace(made, checksum="")), sort_keys=True)
-    held = (
+    activation = (
         f"\n{name} {tuple(each.shape)} ".encode() + each.detach().double().cpu().numpy().tobytes()
         for name, each in sorted(tensors.items())
     )
-    return fingerprint_text([said.encode(), *held])
+    return fingerprint_text([said.encode(), *activation])
 
 
 def load_guard(path: str | Path | None, lenses: Lenses) -> Guard:
