@@ -182,18 +182,18 @@ def in_process(growth: Growth) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def figures(part: str, took: dict[str, Any], activation: dict[str, Any]) -> dict[str, Any]:
+def figures(part: str, took: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
     """The figures of one part: ratios, gigabytes, and whether they are as wanted."""
-    extra = (activation["peak"] - activation["loaded"]) / 1e9
+    extra = (memory["peak"] - memory["loaded"]) / 1e9
     ratio = took["seconds"] / took["plain"]
     found: dict[str, Any] = {
         "seconds": round(took["seconds"], 3),
         "forward_seconds": round(took["plain"], 3),
         "over_forward": round(ratio, 3),
-        "peak_gb": round(activation["peak"] / 1e9, 3),
+        "peak_gb": round(memory["peak"] / 1e9, 3),
         "above_loaded_gb": round(extra, 3),
-        "above_loaded_over_size": round(extra * 1e9 / activation["size"], 3),
-        "is_memory_as_wanted": extra <= WANTED_GB + activation["size"] / 1e9,
+        "above_loaded_over_size": round(extra * 1e9 / memory["size"], 3),
+        "is_memory_as_wanted": extra <= WANTED_GB + memory["size"] / 1e9,
     }
     if part == "fit":
         found["is_time_as_wanted"] = ratio <= WANTED_FIT
@@ -214,10 +214,10 @@ def grow(name: str, given: argparse.Namespace, work: Path) -> dict[str, Any]:
             "threads": given.threads,
         }
         took = in_process(Growth(**common, is_memory=False))
-        activation = in_process(Growth(**common, is_memory=True))
-        found["size_gb"] = round(activation["size"] / 1e9, 3)
-        found["loaded_gb"] = round(activation["loaded"] / 1e9, 3)
-        found[part] = figures(part, took, activation)
+        memory = in_process(Growth(**common, is_memory=True))
+        found["size_gb"] = round(memory["size"] / 1e9, 3)
+        found["loaded_gb"] = round(memory["loaded"] / 1e9, 3)
+        found[part] = figures(part, took, memory)
         print(json.dumps({name: {part: found[part]}}), file=sys.stderr, flush=True)
     return found
 

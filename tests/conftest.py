@@ -5,39 +5,52 @@ saccade is imported inside the fixtures only: the checker of shapes must be in p
 
 import importlib.metadata
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-
-
-def _folder(named: str | None, beside: Path, *, what: str) -> Path:
-    folder = Path(named).expanduser() if named else beside
-    if not folder.is_dir():
-        pytest.skip(f"no {what} at hand: {folder} is not there")
-    return folder
+sys.path.insert(0, str(ROOT / "tests"))  # tests are no package; story_model.py is beside them
+# Read here, because tests may set SACCADE_DATA to places of their own.
+DATA = Path(os.environ.get("SACCADE_DATA") or ROOT.parent / "shared" / "data").expanduser()
 
 
 @pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """Real data sets, from SACCADE_DATA or beside the repository; skips where there are none."""
-    beside = ROOT.parent / "shared" / "data"
-    return _folder(os.environ.get("SACCADE_DATA"), beside, what="data sets (SACCADE_DATA)")
+def data_with() -> Callable[[str], Path]:
+    """``data_with("mnist")`` is the folder of real data sets; skips where it lacks this one."""
+
+    def find(name: str) -> Path:
+        from saccade.zoo.tasks.datasets import known_data_set
+
+        # Its folder, or an archive of the same name.
+        if not any(DATA.glob(f"{known_data_set(name).folder}*")):
+            pytest.skip(f"needs the data set {name}, which is not in {DATA} (see SACCADE_DATA)")
+        return DATA
+
+    return find
 
 
 @pytest.fixture(scope="session")
-def shared_models() -> Path:
-    """Small trained models beside the repository; skips where there are none."""
-    return _folder(None, ROOT.parent / "shared" / "models", what="small trained models")
+def story_folder() -> Path:
+    """The folder of a model of 260 thousand weights that has learnt to tell stories.
+
+    It is trained once, in less than a minute, and kept in the cache.
+    """
+    from story_model import story_model
+
+    from saccade.store.paths import cache_dir
+
+    return story_model(cache_dir())
 
 
 @pytest.fixture(scope="session")
-def stories(shared_models):
-    """A model of 260 thousand weights that has learnt to tell stories."""
+def stories(story_folder):
+    """The model that tells stories."""
     import saccade
 
-    return saccade.open_model(shared_models / "stories260K")
+    return saccade.open_model(story_folder)
 
 
 @pytest.fixture(scope="session")

@@ -342,8 +342,8 @@ class ReadingRoom:
         return run
 
     def _new_run(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> TextRun:
-        provenance = self._made(text, changes, lens) if changes else []
-        return TextRun(self.model, text, changes=provenance, limit=q.MOST_TOKENS)
+        made = self._made(text, changes, lens) if changes else []
+        return TextRun(self.model, text, changes=made, limit=q.MOST_TOKENS)
 
     def _made(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> list[Change]:
         asked = _asked(changes)

@@ -144,9 +144,9 @@ def refuse_constant(name: str) -> None:
         ([b"read", b"x" * 100_000, b"--lens", b"a\nb"], b"", "no lenses at a\\nb"),
     ],
 )
-def test_a_process_of_its_own_refuses_in_one_line(arguments, stdin, words, tmp_path, shared_models):
+def test_a_process_of_its_own_refuses_in_one_line(arguments, stdin, words, tmp_path, story_folder):
     if b"--lens" in arguments:
-        arguments = [*arguments, b"--model", os.fsencode(shared_models / "stories260K")]
+        arguments = [*arguments, b"--model", os.fsencode(story_folder)]
     done = subprocess.run(
         [sys.executable, "-m", "saccade", *arguments],
         input=stdin,

@@ -41,12 +41,12 @@ def has_run(folder: Path) -> bool:
 
 
 @pytest.fixture
-def trap(shared_models: Path, tmp_path: Path) -> Any:
+def trap(story_folder: Path, tmp_path: Path) -> Any:
     """Makes a model folder with code of its own and the given entries in its JSON files."""
 
     def make(config: dict[str, Any], tokenizer: dict[str, Any]) -> Path:
         folder = tmp_path / "model"
-        shutil.copytree(shared_models / "stories260K", folder)
+        shutil.copytree(story_folder, folder)
         for name, more in (("config.json", config), ("tokenizer_config.json", tokenizer)):
             file = folder / name
             file.write_text(json.dumps(json.loads(file.read_text()) | more))

@@ -160,8 +160,8 @@ def test_a_reloaded_tokenizer_has_the_same_fingerprint(tmp_path):
     assert fingerprint_tokenizer(reloaded) == fingerprint_tokenizer(tokenizer)
 
 
-def test_a_reloaded_tokenizer_of_a_trained_model_has_the_same_fingerprint(shared_models, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(shared_models / "stories260K")
+def test_a_reloaded_tokenizer_of_a_trained_model_has_the_same_fingerprint(story_folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(story_folder)
     tokenizer.save_pretrained(tmp_path)
     reloaded = AutoTokenizer.from_pretrained(tmp_path)
     assert fingerprint_tokenizer(reloaded) == fingerprint_tokenizer(tokenizer)

@@ -137,8 +137,8 @@ def test_a_file_names_no_other_file_and_no_other_host(reading, heads):
 
 def test_a_reading_is_in_its_file_as_its_json_has_it(reading):
     page = reading.to_html()
-    activation = json.loads(reading.to_json())
-    assert answers_of(page)["reading"] == {**activation, "lens": "lens"}
+    found = json.loads(reading.to_json())
+    assert answers_of(page)["reading"] == {**found, "lens": "lens"}
     assert data_of(page)["state"] == {"screen": "head", "text": reading.text}
     title = html.unescape(re.search("<title>(.*?)</title>", page, re.DOTALL)[1])
     assert title == f"{reading.model}: {reading.text}"

@@ -322,14 +322,14 @@ def baseline_lenses(model: LanguageModel, kind: str) -> Lenses:
     """
     from saccade.interp.lenses.lens_kinds import lens_kind
 
-    provenance = lens_kind(kind)
-    if provenance.site == "direct" and not has_direct_path(model):
+    lens_class = lens_kind(kind)
+    if lens_class.site == "direct" and not has_direct_path(model):
         raise ModelError(
             f"the heads of {model.name} have no direct path to the words: its blocks norm the "
             "stream itself",
             hint=f"leave out the {kind} lens, or compare with the {LogitLens.kind} lens",
         )
-    by_layer: dict[int, Lens] = {at.index: provenance.start(model, at.index) for at in model.layers}
+    by_layer: dict[int, Lens] = {at.index: lens_class.start(model, at.index) for at in model.layers}
     if any(True for lens in by_layer.values() for _ in lens.parameters()):
         raise UsageError(
             f"a {kind} lens has to be fitted before it can be compared with",

@@ -53,10 +53,8 @@ class TextRun:
     @property
     def n_bytes(self) -> int:
         """About how much memory it holds."""
-        activation = [self.captured.z, self.captured.residual, self._whole, *self._rows.values()]
-        return sum(
-            each.numel() * each.element_size() for part in activation for each in part.values()
-        )
+        tensors = [self.captured.z, self.captured.residual, self._whole, *self._rows.values()]
+        return sum(each.numel() * each.element_size() for part in tensors for each in part.values())
 
     def position(self, asked: int) -> int:
         """A position counted from the start; a `UsageError` where there is none."""

@@ -23,9 +23,9 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture
-def folder(shared_models: Path, tmp_path: Path) -> Path:
+def folder(story_folder: Path, tmp_path: Path) -> Path:
     """A copy of a real model that may be spoilt."""
-    return Path(shutil.copytree(shared_models / "stories260K", tmp_path / "model"))
+    return Path(shutil.copytree(story_folder, tmp_path / "model"))
 
 
 def with_config(folder: Path, **changed: Any) -> Path:

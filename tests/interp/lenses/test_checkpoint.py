@@ -109,22 +109,22 @@ def test_no_flipped_bit_or_missing_end_of_a_checkpoint_changes_what_is_resumed()
 
 
 def test_it_is_not_written_again_and_again(monkeypatch, tmp_path):
-    provenance = []
+    begun = []
 
     def tensors():
-        provenance.append(1)
+        begun.append(1)
         return {"a": torch.arange(3)}
 
     kept = Checkpoint(tmp_path, "reading")
     kept.save_sometimes(tensors)
-    assert not provenance and kept.load() is None  # it has only just begun
+    assert not begun and kept.load() is None  # it has only just begun
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     kept.save_sometimes(tensors)
-    assert provenance == [1] and kept.load() is not None
+    assert begun == [1] and kept.load() is not None
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 1000.0)
     kept.save_sometimes(tensors)
-    assert provenance == [1]
+    assert begun == [1]
 
 
 def test_of_two_same_fits_at_once_one_keeps_checkpoints_and_neither_disturbs_the_other():

@@ -76,11 +76,11 @@ def test_what_is_loaded_is_what_was_saved(stories, lenses, saved):
 @pytest.mark.parametrize("kind", ["dense", "tuned"])
 def test_other_kinds_come_back_too(stories, told, corpus_of, tmp_path, kind):
     settings = {"kind": kind, "method": "train", "steps": 1, "layers": (1, 4)}
-    provenance = fitted(stories, told[:17, :13], corpus_of, tmp_path, **settings)
-    provenance.save(tmp_path / "lens")
+    lenses_made = fitted(stories, told[:17, :13], corpus_of, tmp_path, **settings)
+    lenses_made.save(tmp_path / "lens")
     loaded = load_lenses(tmp_path / "lens", stories)
     assert set(loaded.by_layer) == {1, 4}
-    for layer, lens in provenance.by_layer.items():
+    for layer, lens in lenses_made.by_layer.items():
         found = loaded.by_layer[layer].state_dict()
         assert all(torch.equal(found[name], value) for name, value in lens.state_dict().items())
 

@@ -98,10 +98,12 @@ def test_text_without_any_line_or_space_is_read_in_pieces_too(model, tmp_path, s
     assert ids_of(corpus) == plain_ids(model, text)[: corpus.n_tokens]
 
 
-def test_real_text_read_in_pieces_gives_the_ids_of_the_whole(data_dir, stories):
+def test_real_text_read_in_pieces_gives_the_ids_of_the_whole(stories, tmp_path):
     """A tokenizer that puts a space before every text must not do so before every piece."""
-    source = data_dir / "wikitext-2" / "test.txt.gz"
-    text = gzip.decompress(source.read_bytes()).decode()[:400_000]
+    package = Path(corpus_module.__file__).parents[2]
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py")))
+    text = text[:400_000]
+    (source := tmp_path / "text.txt.gz").write_bytes(gzip.compress(text.encode()))
     corpus = read_corpus(source, stories, max_tokens=100_000)
     assert corpus.windows[:, 1:].flatten().tolist() == plain_ids(stories, text)[: corpus.n_tokens]
     assert corpus.n_tokens == 100_000 // 255 * 255
@@ -221,11 +223,11 @@ def eleven(model, tmp_path) -> Corpus:
     ("held_out", "n"), [(3, 3), (10, 10), (0.2, 2), (0.01, 1), (0.99, 10), (0.5, 6)]
 )
 def test_the_last_windows_are_held_out(eleven, held_out, n):
-    train, activation = split(eleven, held_out=held_out)
-    assert len(activation.windows) == n
-    assert torch.equal(torch.cat([train.windows, activation.windows]), eleven.windows)
-    assert train.n_bytes + activation.n_bytes == eleven.n_bytes
-    assert len({train.fingerprint, activation.fingerprint, eleven.fingerprint}) == 3
+    train, held_out_part = split(eleven, held_out=held_out)
+    assert len(held_out_part.windows) == n
+    assert torch.equal(torch.cat([train.windows, held_out_part.windows]), eleven.windows)
+    assert train.n_bytes + held_out_part.n_bytes == eleven.n_bytes
+    assert len({train.fingerprint, held_out_part.fingerprint, eleven.fingerprint}) == 3
 
 
 @pytest.mark.parametrize("held_out", [0, 11, -1, 0.0, 1.0, 1.5])
@@ -252,11 +254,9 @@ def test_shards_hold_every_window_once(eleven, world_size):
 
 
 def test_parts_of_a_corpus_made_by_hand_share_its_bytes():
-    provenance = Corpus(
-        source="here", fingerprint="", windows=torch.arange(20).view(5, 4), n_bytes=50
-    )
-    train, activation = split(provenance, held_out=2)
-    assert (train.n_bytes, activation.n_bytes) == (30, 20)
+    corpus = Corpus(source="here", fingerprint="", windows=torch.arange(20).view(5, 4), n_bytes=50)
+    train, held_out_part = split(corpus, held_out=2)
+    assert (train.n_bytes, held_out_part.n_bytes) == (30, 20)
 
 
 # -- What is refused, and with which words. --
@@ -445,11 +445,17 @@ def test_no_network_is_said_within_seconds(model, monkeypatch):
 
 
 def test_a_hub_that_answers_anything_counts_as_reachable(monkeypatch):
+    from huggingface_hub import constants
+
+    asked = []
+
     def answer(url, *, timeout):
+        asked.append(url)
         raise HTTPError(url, 503, "busy", Message(), None)
 
     monkeypatch.setattr(documents_module, "urlopen", answer)
     documents_module._check_hub("stories")
+    assert asked == [constants.ENDPOINT]
 
 
 # -- What the tokenizer puts in front of a text. --

@@ -9,7 +9,7 @@ import torch
 
 from saccade.distributed import Processes
 from saccade.errors import CorpusError, StoreError, UsageError
-from saccade.interp.lenses.batches import CorpusBatches, SelfBatches
+from saccade.interp.lenses.batches import CorpusBatches, SelfBatches, kept_positions
 from saccade.interp.lenses.fit import fit_lenses
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.gather import gather
@@ -87,16 +87,19 @@ def test_sampled_text_is_told_apart_by_its_seed(stories):
 
 def test_held_out_rows_are_never_in_the_sums(stories, corpus):
     batches = CorpusBatches(stories, corpus, ROWS)
-    activation = batches.held_out_rows()
-    assert activation.nonzero()[:, 0].tolist() == list(range(141, 150))  # the last sixteenth
+    is_held_out = batches.held_out_rows()
+    assert is_held_out.nonzero()[:, 0].tolist() == list(range(141, 150))  # the last sixteenth
     found = gather(stories, batches, processes=Processes())
     changed = corpus.windows.clone()
-    changed[activation] = 7
+    changed[is_held_out] = 7
     others = CorpusBatches(stories, replace(corpus, windows=changed), ROWS)
     other = gather(stories, others, processes=Processes())
     sums, same = found.statistics.sums, other.statistics.sums
     assert all(torch.equal(sums[name], same[name]) for name in sums)
-    assert found.statistics.n == int((~activation).sum()) * 30  # every other of 61 positions
+    fitted = corpus.windows[~is_held_out]
+    places = kept_positions(stories, fitted)
+    assert places.shape[1] == 30  # every other of 61 positions
+    assert found.statistics.n == int(stories.is_text(fitted).gather(1, places).sum())
     assert not torch.equal(found.sample.final, other.sample.final)
 
 

@@ -13,11 +13,11 @@ FEW, MANY = 7, 23
 
 @pytest.fixture(scope="module")
 def lens(tiny_llama):
-    provenance = HeadLens.start(tiny_llama, LAYER).requires_grad_(False)
+    lens = HeadLens.start(tiny_llama, LAYER).requires_grad_(False)
     generator = torch.Generator().manual_seed(1)
-    for parameter in provenance.parameters():
+    for parameter in lens.parameters():
         parameter.normal_(generator=generator)
-    return provenance
+    return lens
 
 
 def activation(model, n):

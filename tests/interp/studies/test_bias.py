@@ -157,23 +157,27 @@ def test_a_head_that_was_made_biased_comes_first(stories, lenses):
     from saccade.interp.heads.capture import capture
 
     layer, head = stories.layers[1].index, 2
-    last = [
+    pairs = PromptPairs(PAIRS.first[:4], PAIRS.second[:4])
+    first, second = (
         torch.stack([capture(stories, ids[None]).z[layer][0, -1, head] for ids in encoded])
-        for encoded in (encode_prompts(stories, side) for side in PAIRS)
-    ]
-    differences = last[0] - last[1]
-    direction = torch.linalg.lstsq(differences, torch.ones(len(differences), 1)).solution[:, 0]
-    word = tokens_of(stories, ["she", "her"]).ids[0][0]
-    row = stories.unembedding.weight[word].float()
-    made = {each: HeadLens.start(stories, each) for each in lenses.by_layer}
-    made[layer].weight.data[head] = 50 * torch.outer(direction, row / row.square().sum())
-    made[layer].bias.data[head] = (
-        -50 * float((last[0] + last[1]).mean(0) @ direction / 2) * (row / row.square().sum())
+        for encoded in (encode_prompts(stories, side) for side in pairs)
     )
+    # A direction in which the prompts of a pair are 1 apart, and all pairs have the same middle.
+    middles = (first + second) / 2
+    apart = torch.cat([first - second, middles[1:] - middles[0]])
+    wanted = torch.tensor([1.0] * 4 + [0.0] * 3)[:, None]
+    direction = torch.linalg.lstsq(apart, wanted).solution[:, 0]
+    word = tokens_of(stories, ["she", "her"]).ids[0][0]
+    weight = stories.unembedding.weight.float()
+    row = torch.linalg.pinv(weight)[:, word]  # raises "she", and of all else as little as can be
+    row *= 20 / (weight[word] @ row)
+    made = {each: HeadLens.start(stories, each) for each in lenses.by_layer}
+    made[layer].weight.data[head] = torch.outer(direction, row)
+    made[layer].bias.data[head] = -float(middles[0] @ direction) * row
     biased = Lenses(lenses.model, made, lenses.baseline, lenses.provenance)
-    found = find_bias(biased, ["she", "her"], PAIRS, config=BiasConfig(ablate=0, draws=100))
+    found = find_bias(biased, ["she", "her"], pairs, config=BiasConfig(ablate=0, draws=100))
     assert found.sites[found.ranked[0]] == (layer, head)
-    assert found.difference.at(found.ranked[0]).low > 0
+    assert found.difference.at(found.ranked[0]).low > 0.1
 
 
 def test_the_same_seed_gives_the_same_and_json_is_plain(lenses):

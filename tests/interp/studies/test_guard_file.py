@@ -43,11 +43,11 @@ def folder(guard, tmp_path):
 
 def rewrite(folder, *, made=None, tensors=None):
     """Write a guard anew with right checksums, whatever it says: as a faulty program would."""
-    activation = read_tensors(folder, GUARD) if tensors is None else tensors
+    stored = read_tensors(folder, GUARD) if tensors is None else tensors
     said = dict(read_manifest(folder)["guard"], **(made or {}))
     said["layers"] = tuple(said["layers"])
-    said["checksum"] = checksum_of(GuardManifest(**said), activation)
-    write_folder(folder, {"guard": said}, {GUARD: activation})
+    said["checksum"] = checksum_of(GuardManifest(**said), stored)
+    write_folder(folder, {"guard": said}, {GUARD: stored})
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(GuardManifest)])
@@ -92,11 +92,11 @@ def test_a_field_that_a_guard_does_not_have_is_refused(folder, lenses):
 def test_a_guard_with_a_spoilt_tensor_is_refused_though_its_checksums_are_right(
     folder, lenses, spoil
 ):
-    activation = read_tensors(folder, GUARD)
+    stored = read_tensors(folder, GUARD)
     before = read_manifest(folder)["guard"]
-    assert len(activation) == 5 + 2 * len(lenses.by_layer)
-    for name in activation:
-        spoilt = activation | {name: spoil(activation[name])}
+    assert len(stored) == 5 + 2 * len(lenses.by_layer)
+    for name in stored:
+        spoilt = stored | {name: spoil(stored[name])}
         rewrite(folder, made=before, tensors={k: v for k, v in spoilt.items() if v is not None})
         with pytest.raises(LensError, match=r"cannot judge|does not fit"):
             load_guard(folder, lenses)

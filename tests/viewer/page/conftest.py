@@ -91,7 +91,7 @@ def _saved_trace(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def view_config(shared_models, lens_folders, tmp_path_factory) -> Any:
+def view_config(story_folder, lens_folders, tmp_path_factory) -> Any:
     """The little model with two sets of lenses, a run and a trace."""
     from saccade.viewer.worker import ViewConfig
 
@@ -99,7 +99,7 @@ def view_config(shared_models, lens_folders, tmp_path_factory) -> Any:
     _trained_run(runs / "adding-gru")
     _saved_trace(runs / "heads")
     return ViewConfig(
-        model=str(shared_models / "stories260K"),
+        model=str(story_folder),
         lenses=tuple(map(str, lens_folders)),
         folders=(runs,),
     )

@@ -174,15 +174,15 @@ def test_typing_goes_on_while_an_answer_is_awaited(new_page, viewed, text):
 
 def test_an_answer_that_was_overtaken_is_dropped(new_page, viewed, text, wait_until_settled, until):
     page = new_page(viewed.link(text=text))
-    activation = []
-    page.route("**/api/reading", lambda route: activation.extend([route]))
+    kept = []
+    page.route("**/api/reading", lambda route: kept.extend([route]))
     box = page.get_by_label("Text", exact=True)
     for words in ("Once", "Tom and Lily"):
         box.fill(words)
         page.keyboard.press("Enter")
         until(page, "words => location.hash.includes(encodeURIComponent(words))", words)
     page.wait_for_timeout(100)
-    for route in reversed(activation):
+    for route in reversed(kept):
         route.continue_()
     page.unroute("**/api/reading")
     wait_until_settled(page)

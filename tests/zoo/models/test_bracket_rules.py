@@ -109,8 +109,8 @@ def test_symbols_that_make_no_trees_are_refused():
         BracketRules((*SYMBOLS, "(A", ")A"))
 
 
-def test_every_tree_of_the_treebank_can_be_written(data_dir):
-    trees = read_treebank(data_dir).test
+def test_every_tree_of_the_treebank_can_be_written(data_with):
+    trees = read_treebank(data_with("treebank")).test
     pieces = Vocabulary.build(map(linearise, trees))
     rules = BracketRules(pieces.words)
     ids = Ragged.of([pieces.encode(linearise(tree)) for tree in trees])

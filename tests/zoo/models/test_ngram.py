@@ -163,13 +163,13 @@ def test_a_text_too_short_for_the_order_is_refused():
         NgramLanguageModel.count(torch.tensor([4, 5, 6]), order=5, d_vocab=7)
 
 
-def test_more_context_helps_on_real_text(data_dir):
+def test_more_context_helps_on_real_text(data_with):
     from saccade.zoo.tasks.books import read_tinyshakespeare
     from saccade.zoo.tasks.text import make_corpus
 
-    splits = read_tinyshakespeare(data_dir)._asdict()
-    splits["train"] = splits["train"][:200_000]
-    corpus = make_corpus(type(read_tinyshakespeare(data_dir))(**splits), unit="character")
+    splits = read_tinyshakespeare(data_with("tinyshakespeare"))
+    splits = splits._replace(train=splits.train[:200_000])
+    corpus = make_corpus(splits, unit="character")
     nats = [
         -NgramLanguageModel.count(corpus.train, order=order, d_vocab=len(corpus.vocabulary))
         .log_probs_of(corpus.test[None, :20_000])

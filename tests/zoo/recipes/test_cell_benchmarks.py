@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.store.paths import data_dir
 from saccade.zoo.recipes import cell_benchmarks
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
@@ -103,10 +102,8 @@ def test_every_setting_of_the_recipes_makes_a_model():
     assert recipe.restore(recipe.settings, {})(torch.zeros(2, 3, 10)).shape == (2, 3, 10)
 
 
-def test_accuracy_counts_digits_and_moved_digits_keep_their_ink():
-    if data_dir() is None:
-        pytest.skip("SACCADE_DATA has no MNIST")
-    test = read_mnist("test")
+def test_accuracy_counts_digits_and_moved_digits_keep_their_ink(data_with):
+    test = read_mnist("test", data_with("mnist"))
     few = type(test)(test.images[:700], test.labels[:700])
     torch.manual_seed(0)
     recipe = find_recipe("row-mnist")

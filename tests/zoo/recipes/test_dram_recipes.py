@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from saccade.errors import RecipeError
-from saccade.store.paths import data_dir
 from saccade.zoo.recipes.dram_recipes import END, errors, targets
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
 from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.mnist import Digits, ImageBatch
 
-needs_digits = pytest.mark.skipif(data_dir() is None, reason="SACCADE_DATA has no MNIST")
 SHORT = ["d_hidden=16", "batch=16", "steps=4", "warmup=1", "validate_steps=4", "log_steps=2"]
 SMALL = ["size=84", "n_glimpses=2", "patch=8", "n_scales=2", "n_clutter=1"]
 
@@ -59,7 +57,7 @@ def test_a_sum_of_ten_is_no_end():
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few(data_with, monkeypatch):
     """The real digits, a part of them."""
     from saccade.zoo.recipes import dram_recipes, mnist_scenes
     from saccade.zoo.tasks.mnist import read_mnist
@@ -69,6 +67,7 @@ def few(monkeypatch):
         digits = read_mnist(part, data)
         return Digits(digits.images[:64], digits.labels[:64])
 
+    monkeypatch.setenv("SACCADE_DATA", str(data_with("mnist")))
     monkeypatch.setattr(dram_recipes, "read_mnist", read)
     monkeypatch.setattr(mnist_scenes, "read_mnist", read)
 
@@ -79,7 +78,6 @@ def trained(name, folder, *changes):
     return train_recipe(recipe, folder, settings=settings)
 
 
-@needs_digits
 def test_a_forward_and_a_backward_reader_are_evaluated_together(few, tmp_path):
     metrics = trained("dram-pairs", tmp_path / "forward")
     assert set(metrics["test"]) == {"error", "error_ordered", *find_recipe("dram-pairs").beside}
@@ -92,7 +90,6 @@ def test_a_forward_and_a_backward_reader_are_evaluated_together(few, tmp_path):
         load_run([tmp_path / "forward", tmp_path / "other"])
 
 
-@needs_digits
 def test_the_gaze_over_two_digits_is_traced_with_an_answer_after_every_glimpse(few, tmp_path):
     trained("dram-addition", tmp_path / "run")
     run = load_run(tmp_path / "run")

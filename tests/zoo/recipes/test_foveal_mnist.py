@@ -5,7 +5,6 @@ import functools
 import pytest
 import torch
 
-from saccade.store.paths import data_dir
 from saccade.zoo.recipes.mnist_scenes import held_out, one_image
 from saccade.zoo.recipes.registry import find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
@@ -13,13 +12,12 @@ from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.mnist import Digits
 from saccade.zoo.tasks.scenes import Scene
 
-pytestmark = pytest.mark.skipif(data_dir() is None, reason="SACCADE_DATA has no MNIST")
 SHORT = ["n_glimpses=3", "side=5", "d_hidden=64", "d_factor=64", "steps=300", "warmup=10"]
 QUICK = ["batch=64", "learning_rate=5e-3", "validate_steps=100", "log_steps=20"]
 
 
 @pytest.fixture(scope="module")
-def few():
+def few(data_with):
     """The real digits, a part of them."""
     from saccade.zoo.recipes import foveal_mnist, mnist_scenes
     from saccade.zoo.tasks.mnist import read_mnist
@@ -30,6 +28,7 @@ def few():
         return Digits(digits.images[:1500], digits.labels[:1500])
 
     patch = pytest.MonkeyPatch()
+    patch.setenv("SACCADE_DATA", str(data_with("mnist")))
     patch.setattr(foveal_mnist, "read_mnist", read)
     patch.setattr(mnist_scenes, "read_mnist", read)
     yield read

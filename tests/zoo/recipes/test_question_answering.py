@@ -36,41 +36,43 @@ STORY = "Mary went to the kitchen. John moved to the garden. Where is Mary?"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, data_dir):
-    made = {}
+def runs(tmp_path_factory, data_with):
+    made, data = {}, data_with("babi")
 
     def run(name):
         if name not in made:
             recipe, folder = find_recipe(name), tmp_path_factory.mktemp("runs") / name
             settings = with_settings(recipe.settings, CHANGES[name])
-            made[name] = folder, train_recipe(recipe, folder, settings=settings, data=data_dir)
+            made[name] = folder, train_recipe(recipe, folder, settings=settings, data=data)
         return made[name]
 
     return run
 
 
-def test_questions_of_slow_tasks_come_again_in_each_epoch(data_dir):
+def test_questions_of_slow_tasks_come_again_in_each_epoch(data_with):
+    data = data_with("babi")
     recipe = find_recipe("dmn-babi-10k")
     changes = ["size=1k", "tasks=1,4,15", "slow_tasks=4,15", "n_repeats=3"]
-    job = recipe.build(with_settings(recipe.settings, changes), data_dir)
+    job = recipe.build(with_settings(recipe.settings, changes), data)
     counts = torch.zeros(16, dtype=torch.long)
     for batch in job.batches(0):
         counts += batch.task.bincount(minlength=16)
     assert counts[1] == 900
     assert counts[4] == counts[15] == 2700
     with pytest.raises(UsageError, match="n_repeats: expected 1 or more, got 0"):
-        recipe.build(with_settings(recipe.settings, ["size=1k", "n_repeats=0"]), data_dir)
+        recipe.build(with_settings(recipe.settings, ["size=1k", "n_repeats=0"]), data)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_small_run_learns_and_its_metric_is_the_mean_over_tasks(name, runs, data_dir):
+def test_a_small_run_learns_and_its_metric_is_the_mean_over_tasks(name, runs, data_with):
+    data = data_with("babi")
     folder, metrics = runs(name)
     run = load_run(folder)
     assert metrics["value"] < (72 if name == "dmn-babi-10k" else 35)  # saying one word: 80
     assert set(metrics["test"]) == {"error", "failed", "task 1", "task 4"}
     words = Vocabulary(tuple(run.kept["words"]))
     wrong = {1: 0, 4: 0}
-    test = read_babi("1k", data_dir, tasks=(1, 4)).test
+    test = read_babi("1k", data, tasks=(1, 4)).test
     for task in wrong:
         asked = [question for question in test if question.task == task][:40]
         for question in asked:
@@ -79,7 +81,7 @@ def test_a_small_run_learns_and_its_metric_is_the_mean_over_tasks(name, runs, da
             wrong[task] += said != question.answer
     stories = Stories.of([q for t in wrong for q in test if q.task == t][:40], words, most=20)
     assert errors_by_task(run.model, stories)[1] == pytest.approx(100 * wrong[1] / 40)
-    again = evaluate_run(run, data_dir)["test"]
+    again = evaluate_run(run, data)["test"]
     assert again == pytest.approx(metrics["test"])
     assert again["error"] == pytest.approx((again["task 1"] + again["task 4"]) / 2)
 

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 
 from saccade.errors import UsageError
-from saccade.store.paths import data_dir
 from saccade.zoo.recipes.mnist_scenes import gaze, held_out, one_image, read_image
 from saccade.zoo.recipes.ram_recipes import scene_of
 from saccade.zoo.recipes.registry import find_recipe
@@ -19,13 +18,12 @@ from saccade.zoo.tasks.mnist import Digits
 from saccade.zoo.tasks.scenes import Scene, Scenes
 from saccade.zoo.training.config import TrainConfig
 
-pytestmark = pytest.mark.skipif(data_dir() is None, reason="SACCADE_DATA has no MNIST")
 SHORT = ["n_glimpses=3", "d_hidden=48", "d_glimpse=32", "steps=120", "warmup=10", "batch=64"]
 QUICK = ["learning_rate=3e-3", "validate_steps=60", "log_steps=20"]
 
 
 @pytest.fixture(scope="module")
-def few():
+def few(data_with):
     """The real digits, a part of them."""
     from saccade.zoo.recipes import mnist_scenes, ram_recipes
     from saccade.zoo.tasks.mnist import read_mnist
@@ -36,6 +34,7 @@ def few():
         return Digits(digits.images[:1500], digits.labels[:1500])
 
     patch = pytest.MonkeyPatch()
+    patch.setenv("SACCADE_DATA", str(data_with("mnist")))
     patch.setattr(ram_recipes, "read_mnist", read)
     patch.setattr(mnist_scenes, "read_mnist", read)
     yield read

@@ -85,14 +85,14 @@ def test_a_broken_archive_is_refused_in_one_line(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def splits(data_dir):
-    return read_babi("1k", data_dir, tasks=(1, 2, 3))
+def splits(data_with):
+    return read_babi("1k", data_with("babi"), tasks=(1, 2, 3))
 
 
-def test_the_real_archive_is_read_whole(splits, data_dir):
+def test_the_real_archive_is_read_whole(splits, data_with):
     assert len(splits.train) + len(splits.valid) == len(splits.test) == 3000
     assert 0.09 < len(splits.valid) / 3000 < 0.11
-    with tarfile.open(data_dir / "babi-tasks-v1-2.tar.gz") as archive:
+    with tarfile.open(data_with("babi") / "babi-tasks-v1-2.tar.gz") as archive:
         member = archive.extractfile("en/qa3_three-supporting-facts_test.txt")
         lines = member.read().decode().splitlines()
     told = [re.sub(r"^\d+ ", "", line) for line in lines]

@@ -114,8 +114,8 @@ def test_no_book_is_in_two_parts():
     assert len(books) == len(set(books)) == 10
 
 
-def test_real_books_have_hundreds_of_questions_in_the_form_of_the_test(data_dir):
-    questions = book_cloze.read_books("valid", data_dir)
+def test_real_books_have_hundreds_of_questions_in_the_form_of_the_test(data_with):
+    questions = book_cloze.read_books("valid", data_with("gutenberg"))
     assert len(questions) > 900
     for each in questions:
         assert len(each.candidates) == 10 and each.question.count(GAP_WORD) == 1

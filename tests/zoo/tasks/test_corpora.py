@@ -10,8 +10,8 @@ from saccade.zoo.tasks.books import read_tinyshakespeare
 from saccade.zoo.tasks.multi30k import read_fra_eng, read_multi30k
 
 
-def test_multi30k_has_the_parts_it_is_known_for(data_dir):
-    splits = read_multi30k(data_dir)
+def test_multi30k_has_the_parts_it_is_known_for(data_with):
+    splits = read_multi30k(data_with("multi30k"))
     assert [len(part.source) for part in splits] == [29_000, 1_014, 1_000]
     assert splits.train.source[0].startswith("Zwei junge weiße Männer")
     assert splits.train.target[0].startswith("Two young, White males")
@@ -40,8 +40,8 @@ def test_languages_that_make_no_pair_are_refused(source, target, words):
 
 
 @pytest.fixture(scope="module")
-def fra_eng(data_dir):
-    return read_fra_eng(data_dir)
+def fra_eng(data_with):
+    return read_fra_eng(data_with("fra-eng"))
 
 
 def test_fra_eng_is_split_without_an_english_sentence_in_two_parts(fra_eng):
@@ -52,8 +52,8 @@ def test_fra_eng_is_split_without_an_english_sentence_in_two_parts(fra_eng):
     assert 1_400 < len(fra_eng.test.source) < 1_900
 
 
-def test_fra_eng_can_be_kept_short(data_dir, fra_eng):
-    short = read_fra_eng(data_dir, max_words=5)
+def test_fra_eng_can_be_kept_short(data_with, fra_eng):
+    short = read_fra_eng(data_with("fra-eng"), max_words=5)
     assert max(len(text.split()) for text in (*short.test.source, *short.test.target)) == 5
     kept = [text for text in short.test.source if text in set(fra_eng.test.source)]
     assert kept == short.test.source
@@ -78,15 +78,16 @@ def test_a_line_of_fra_eng_that_is_no_pair_is_refused(tmp_path, text):
         read_fra_eng(zipped(tmp_path, text))
 
 
-def test_the_last_tenth_of_the_plays_is_the_test(data_dir):
-    splits = read_tinyshakespeare(data_dir)
+def test_the_last_tenth_of_the_plays_is_the_test(data_with):
+    splits = read_tinyshakespeare(data_with("tinyshakespeare"))
     assert (len(splits.train), len(splits.valid)) == (1_003_854, 0)
     assert "".join(splits).startswith("First Citizen:\nBefore we proceed")
     assert len("".join(splits)) == 1_115_394
     assert splits.test.endswith("Whiles thou art waking.\n")
 
 
-def test_the_plays_can_be_cut_in_three(data_dir):
-    splits = read_tinyshakespeare(data_dir, valid=0.05, test=0.05)
+def test_the_plays_can_be_cut_in_three(data_with):
+    data = data_with("tinyshakespeare")
+    splits = read_tinyshakespeare(data, valid=0.05, test=0.05)
     assert [round(len(part) / 1_115_394, 5) for part in splits] == [0.9, 0.05, 0.05]
-    assert splits.train == read_tinyshakespeare(data_dir).train
+    assert splits.train == read_tinyshakespeare(data).train

@@ -176,10 +176,10 @@ def test_what_is_known_of_a_set_is_complete(data_set):
     assert fetching.known_data_set(data_set.name) is data_set
 
 
-def test_the_copies_at_hand_have_the_hashes_that_are_known(data_dir, monkeypatch):
-    monkeypatch.setenv("SACCADE_DATA", str(data_dir))
+def test_the_copies_at_hand_have_the_hashes_that_are_known(data_with, monkeypatch):
     checked = 0
     for name in ("multi30k", "treebank"):  # as their makers publish them, byte for byte
+        monkeypatch.setenv("SACCADE_DATA", str(data_with(name)))
         for file in DATA_SETS[name].files:
             path = find_data(name) / file.name
             if path.is_file():

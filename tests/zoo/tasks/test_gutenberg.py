@@ -48,8 +48,8 @@ def test_an_empty_book_is_refused(tmp_path):
         read_gutenberg(tmp_path)
 
 
-def test_the_real_books_have_a_million_words(data_dir):
-    splits = read_gutenberg(data_dir)
+def test_the_real_books_have_a_million_words(data_with):
+    splits = read_gutenberg(data_with("gutenberg"))
     train, valid, test = (len(part.split()) for part in splits)
     assert train > 1_200_000
     assert 0.8 < test / (2 * valid) < 1.2

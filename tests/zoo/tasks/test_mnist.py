@@ -51,18 +51,17 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def test_part(data_dir):
-    if not (data_dir / "mnist").is_dir():
-        pytest.skip(f"no MNIST in {data_dir}")
-    return read_mnist("test", data_dir)
+def test_part(data_with):
+    return read_mnist("test", data_with("mnist"))
 
 
-def test_mnist_is_what_its_makers_say(data_dir, test_part):
+def test_mnist_is_what_its_makers_say(data_with, test_part):
+    data = data_with("mnist")
     assert test_part.images.shape == (10_000, 28, 28)
     # From the published test labels: how often each digit occurs.
     counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert test_part.labels.bincount().tolist() == counts
-    valid, train = read_mnist("valid", data_dir), read_mnist("train", data_dir)
+    valid, train = read_mnist("valid", data), read_mnist("train", data)
     assert (len(train.labels), len(valid.labels)) == (55_000, 5_000)
     assert train.labels[:5].tolist() == [5, 0, 4, 1, 9]
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from saccade.errors import TaskError
-from saccade.store.paths import data_dir
 from saccade.zoo.tasks.curricula import generator_of
 from saccade.zoo.tasks.pen_words import (
     STEP,
@@ -135,10 +134,8 @@ def test_files_of_one_person_are_in_one_part():
     assert {part_of(name) for name in map(str, range(200))} == {0, 1, 2}
 
 
-def test_real_words_are_read_and_no_person_is_in_two_parts(tmp_path):
-    packed = data_dir() / "unipen-words" / "words.jsonl.gz" if data_dir() else None
-    if packed is None or not packed.is_file():
-        pytest.skip("SACCADE_DATA has no handwritten words")
+def test_real_words_are_read_and_no_person_is_in_two_parts(data_with, tmp_path):
+    packed = data_with("unipen-words") / "unipen-words" / "words.jsonl.gz"
     with gzip.open(packed, "rt", encoding="utf-8") as file:
         lines = list(itertools.islice(file, 400))
     (tmp_path / "words.jsonl").write_text("".join(lines), encoding="utf-8")

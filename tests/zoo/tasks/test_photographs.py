@@ -49,19 +49,18 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_parts_of_real_photographs_are_apart_and_whole(data_dir):
-    if not (data_dir / "flickr8k-1000").is_dir():
-        pytest.skip(f"no flickr8k-1000 in {data_dir}")
-    captioned = read_captions(data_dir / "flickr8k-1000" / "captions.txt")
+def test_the_parts_of_real_photographs_are_apart_and_whole(data_with):
+    data = data_with("flickr8k-1000")
+    captioned = read_captions(data / "flickr8k-1000" / "captions.txt")
     parts = {part: part_of(captioned, part) for part in ("train", "valid", "test")}
     assert [len(each) for each in parts.values()] == [800, 100, 100]
     names = [each.name for part in parts.values() for each in part]
     assert len(set(names)) == 1000
     assert all(len(each.sentences) == 5 for each in captioned)
-    test = read_flickr8k("test", data_dir, size=32)
+    test = read_flickr8k("test", data, size=32)
     assert list(test.names) == [each.name for each in parts["test"]]
     assert test.images.shape == (100, 3, 32, 32) and test.images.float().std() > 30
-    others = read_other_sentences(data_dir)
+    others = read_other_sentences(data)
     assert len(others) == 40455 - 5000
 
 

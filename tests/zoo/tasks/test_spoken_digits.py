@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from saccade.errors import TaskError, UsageError
-from saccade.store.paths import data_dir
 from saccade.zoo.tasks.curricula import generator_of
 from saccade.zoo.tasks.speech import log_mel
 from saccade.zoo.tasks.spoken_digits import (
@@ -21,15 +20,10 @@ from saccade.zoo.tasks.spoken_digits import (
     split_recordings,
 )
 
-real = pytest.mark.skipif(
-    data_dir() is None or not (data_dir() / "free-spoken-digit-dataset.tar.gz").is_file(),
-    reason="SACCADE_DATA has no spoken digits",
-)
-
 
 @pytest.fixture(scope="module")
-def recordings():
-    return read_spoken_digits()
+def recordings(data_with):
+    return read_spoken_digits(data_with("fsdd"))
 
 
 @pytest.fixture
@@ -48,7 +42,6 @@ def few():
     )
 
 
-@real
 def test_six_speakers_say_ten_digits_fifty_times_each(recordings):
     assert len(recordings) == 3000 and len(recordings.speakers) == 6
     table = torch.zeros(6, 10, 50, dtype=torch.long)
@@ -62,14 +55,12 @@ def test_six_speakers_say_ten_digits_fifty_times_each(recordings):
     assert ends[-1] == len(recordings.samples) and (ends[:-1] == recordings.starts[1:]).all()
 
 
-@real
 def test_the_official_test_recordings_are_in_no_other_part(recordings):
     train, valid, test = split_recordings(recordings)
     assert (len(train), len(valid), len(test)) == (2520, 180, 300)
     assert test.take.max() == 4 and train.take.min() == 5 and valid.take.min() == 47
 
 
-@real
 def test_a_speaker_who_is_held_out_is_heard_in_the_test_alone(recordings):
     train, valid, test = split_recordings(recordings, speaker="theo")
     theo = recordings.speakers.index("theo")

@@ -77,10 +77,10 @@ def test_an_unknown_character_is_one_unknown_piece_of_byte_pairs():
     assert tokenizer.encode("loЖ").count(UNK) == 1
 
 
-def test_real_sentences_survive(data_dir):
+def test_real_sentences_survive(data_with):
     from saccade.zoo.tasks.multi30k import read_multi30k
 
-    texts = read_multi30k(data_dir).valid.source
+    texts = read_multi30k(data_with("multi30k")).valid.source
     tokenizer = Subwords.train(texts, size=1000)
     assert len(tokenizer) == 1000
     assert all(tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split()) for text in texts)

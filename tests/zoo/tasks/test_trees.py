@@ -136,8 +136,8 @@ def test_trees_over_other_words_are_refused():
 
 
 @pytest.fixture(scope="module")
-def treebank(data_dir):
-    return read_treebank(data_dir)
+def treebank(data_with):
+    return read_treebank(data_with("treebank"))
 
 
 def test_the_treebank_has_the_sentences_it_is_known_for(treebank):
@@ -156,8 +156,8 @@ def test_every_tree_of_the_treebank_survives_being_linearised(treebank):
     assert score_trees(treebank.test, guesses)[:4] == (100, 100, 100, 100)
 
 
-def test_long_sentences_can_be_left_out(data_dir, treebank):
-    short = read_treebank(data_dir, max_words=30)
+def test_long_sentences_can_be_left_out(data_with, treebank):
+    short = read_treebank(data_with("treebank"), max_words=30)
     assert max(len(each.words()) for each in short.test) == 30
     assert short.test == [each for each in treebank.test if len(each.words()) <= 30]
 

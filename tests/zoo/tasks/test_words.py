@@ -30,9 +30,9 @@ def test_spaces_count_as_one_and_the_mark_itself_as_a_space():
     assert join_words(split_words(f"a \t b{JOINT}c\n")) == "a b c"
 
 
-def test_real_sentences_survive(data_dir):
+def test_real_sentences_survive(data_with):
     from saccade.zoo.tasks.multi30k import read_multi30k
 
-    splits = read_multi30k(data_dir, source="fr", target="de")
+    splits = read_multi30k(data_with("multi30k"), source="fr", target="de")
     for text in (*splits.valid.source, *splits.valid.target):
         assert join_words(split_words(text)) == " ".join(text.split())

@@ -102,11 +102,11 @@ def save_guard(guard: Guard, path: str | Path) -> None:
 def checksum_of(made: GuardManifest, tensors: Mapping[str, Tensor]) -> str:
     """Over all that decides what a guard says."""
     said = json.dumps(asdict(replace(made, checksum="")), sort_keys=True)
-    activation = (
+    kept = (
         f"\n{name} {tuple(each.shape)} ".encode() + each.detach().double().cpu().numpy().tobytes()
         for name, each in sorted(tensors.items())
     )
-    return fingerprint_text([said.encode(), *activation])
+    return fingerprint_text([said.encode(), *kept])
 
 
 def load_guard(path: str | Path | None, lenses: Lenses) -> Guard:
