@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))  # tests are no package; story_model.py is beside them
+sys.path.insert(
+    0, str(ROOT / "tests")
+)  # tests are no package; story_model.py and others are beside them
 # Read here, because tests may set SACCADE_DATA to places of their own.
 DATA = Path(os.environ.get("SACCADE_DATA") or ROOT.parent / "shared" / "data").expanduser()
 

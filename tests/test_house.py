@@ -403,3 +403,19 @@ def test_the_readmes_of_folders_name_files_that_are_there():
         if not (readme.parent / name).is_file()
     ]
     assert not missing
+
+
+def names_a_device(node: ast.AST) -> bool:
+    is_name = isinstance(node, ast.Constant) and node.value in ("cpu", "cuda", "mps", "xpu")
+    return is_name or (isinstance(node, ast.Attribute) and node.attr == "cuda")
+
+
+def test_no_recipe_model_or_study_names_a_device():
+    rooms = {"zoo.recipes", "zoo.models", "interp.studies"}
+    wrong = [
+        f"{name}:{node.lineno}"
+        for name, tree in parsed([file for file in MODULES if room_of(dotted(file)) in rooms])
+        for node in ast.walk(tree)
+        if names_a_device(node)
+    ]
+    assert not wrong, "the loop and the reading code move tensors: " + ", ".join(wrong)

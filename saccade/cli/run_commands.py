@@ -33,6 +33,9 @@ def translate(
             "--with", help="Another run of the same recipe: an ensemble. Again and again."
         ),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder with data sets, for inputs that name one.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Annotated[
         Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
@@ -56,8 +59,8 @@ def translate(
     with showing_progress(is_quiet=len(sentences) <= TOGETHER) as progress:
         for start in range(0, len(sentences), TOGETHER):
             progress("translating", start, len(sentences))
-            found += opened.translate(sentences[start : start + TOGETHER], settings)
-    unknown = note_unknown(opened, sentences)
+            found += opened.translate(sentences[start : start + TOGETHER], settings, data=data)
+    unknown = note_unknown(opened, sentences, data=data)
     if as_json:
         told = [
             {"source": sentence, **each._asdict(), "unknown": words}

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from small_data import write_pen_words
 
 
 @pytest.fixture
@@ -43,3 +44,46 @@ def test_fetching_says_the_licence_and_where_it_went(saccade, tmp_path, monkeypa
     assert "multi30k may be used under: " in err and "fetching multi30k: 1/1" in err
     _, out, _ = saccade("data", "fetch", "multi30k", "--json")
     assert json.loads(out) == {"name": "multi30k", "where": str(tmp_path / "multi30k")}
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """Handwritten words, and a run of `ctc-words` on them that is hardly trained."""
+    from saccade.zoo.recipes.registry import find_recipe
+    from saccade.zoo.recipes.run import train_recipe
+    from saccade.zoo.recipes.settings import with_settings
+
+    folder, recipe = tmp_path_factory.mktemp("words"), find_recipe("ctc-words")
+    (folder / "data").mkdir()
+    write_pen_words(folder / "data")
+    parts = {"anna": 1, "bo": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saccade.zoo.tasks.pen_words.part_of", lambda person: parts.get(person, 0))
+        small = ["d_hidden=8", "n_layers=1", "batch=8", "order=3", "beam=2", "steps=1"]
+        settings = with_settings(recipe.settings, [*small, "validate_steps=1"])
+        train_recipe(recipe, folder / "runs" / "mine", settings=settings, data=folder / "data")
+        yield folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["trace", "RUNS/mine", "1", "--json"],
+        ["translate", "RUNS/mine", "1", "--json"],
+        ["eval", "RUNS/mine", "--json"],
+        ["view", "RUNS", "--no-model", "--print", "trace"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_run_is_used_with_the_data_it_is_told_of(
+    command, saccade, told_in_a_line, words, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))  # where nothing is
+    given = [each.replace("RUNS", str(words / "runs")) for each in command]
+    if command[0] == "view":
+        given += ["--ask", json.dumps({"run": "mine", "input": "1"})]
+    code, _, err = saccade(*given)
+    assert code == 1 and "unipen-words" in told_in_a_line(err)
+    code, out, err = saccade(*given, "--data", words / "data")
+    assert code == 0, err
+    assert json.loads(out)

@@ -155,7 +155,8 @@ class ClozeBaseline(nn.Module):
         words = torch.cat([batch.document, batch.question.where(before_gap, GAP)], dim=1)
         n = words.shape[1]
         at = self.labels(words)  # [batch, words, label]
-        last = (at * torch.arange(1, n + 1)[:, None]).amax(1) / (n + 1)  # below 1: breaks ties
+        place = torch.arange(1, n + 1, device=words.device)[:, None]
+        last = (at * place).amax(1) / (n + 1)  # below 1: breaks ties
         if self.rule == "nearest":
             return last
         counts = self.labels(batch.document).sum(1) + last

@@ -132,7 +132,9 @@ def score_phrases(
     """
     pairs = encode_pairs(sources, targets, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     log_prob = torch.empty(len(pairs))
+    where = next(model.parameters()).device
     for batch in pairs.in_order(tokens=4096):
-        log_prob[batch.rows] = model.log_prob(batch).cpu()
+        here = PairBatch._make(part.to(where) for part in batch)
+        log_prob[batch.rows] = model.log_prob(here).cpu()
     scored = zip(sources, targets, log_prob.tolist(), strict=True)
     return [ScoredPair(*each) for each in scored]

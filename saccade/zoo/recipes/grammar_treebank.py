@@ -185,9 +185,15 @@ class GrammarRecipe(Recipe):
         ]
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> list[Translated]:
         """The tree of each sentence, in brackets."""
+        del data  # the texts are the user's
         symbols, sentences = Symbols.from_kept(run.kept), [_split(text) for text in texts]
         found = _search(run.models, sentences, symbols, size=options.beam)
         return [

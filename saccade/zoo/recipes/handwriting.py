@@ -145,11 +145,16 @@ class CtcWordRecipe(Recipe):
         return lattice_traces(said, found, _tokenizer(run.kept), labels=labels)
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> list[Translated]:
         """The word in each file of strokes, or of each test word by its number."""
         tokenizer, search = _tokenizer(run.kept), _search(run, beam=options.beam)
-        found = [search(_said(run, text))[0] for text in texts]
+        found = [search(_said(run, text, data=data))[0] for text in texts]
         return [Translated(tokenizer.decode(each.ids), each.log_prob) for each in found]
 
 

@@ -133,9 +133,15 @@ class HardAttentionRecipe(Recipe):
         ]
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> list[Translated]:
         """The word in the frames of each text."""
+        del data  # the texts are the user's
         tokenizer, model = _tokenizer(run.kept), _online(run.model)
         found = beam(
             model,

@@ -184,9 +184,15 @@ class ExecuteRecipe(Recipe):
         return found
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> list[Translated]:
         """What each program prints, by beam search."""
+        del data  # the texts are the user's
         model, tokenizer = run.model, program_tokenizer()
         programs = [_written(run.settings, as_program(text)) for text in texts]
         limit = min(options.max_length, max_length(run.settings))

@@ -169,9 +169,18 @@ class Recipe(Facts, ABC):
         raise self.cannot("has no attention to trace")
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> Sequence[Translated]:
-        """Translations of sentences, or what is said in a recording, or written by hand."""
+        """Translations of sentences, or what is said in a recording, or written by hand.
+
+        Args:
+            data: the folder with data sets, for inputs that name a part of one.
+        """
         raise self.cannot("is no translator")
 
     def sample(self, run: TrainedRun, options: SampleOptions) -> str:

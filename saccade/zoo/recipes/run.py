@@ -61,11 +61,15 @@ class TrainedRun:
         return self.recipe.trace(self, text, data=data)
 
     def translate(
-        self, texts: Sequence[str], options: TranslateOptions | None = None
+        self,
+        texts: Sequence[str],
+        options: TranslateOptions | None = None,
+        *,
+        data: Path | None = None,
     ) -> Sequence[Translated]:
         """Translations of sentences, or what is said in a recording, or written by hand."""
         _refuse_long(texts)
-        return self.recipe.translate(self, texts, options or TranslateOptions())
+        return self.recipe.translate(self, texts, options or TranslateOptions(), data=data)
 
     def sample(self, options: SampleOptions | None = None) -> str:
         """Text drawn from the system; the same seed draws the same text."""

@@ -198,12 +198,16 @@ class DigitRecipe(Recipe):
         return {**self._metrics(run.model, batches), "error_by_beam": searched["error"]}
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> list[Translated]:
         """The digits in each sound."""
-        found = [
-            self.recognise(run.model, read_sound(run.settings, text), options)[0] for text in texts
-        ]
+        sounds = [read_sound(run.settings, text, data=data) for text in texts]
+        found = [self.recognise(run.model, sound, options)[0] for sound in sounds]
         return [Translated(DIGITS.decode(each.ids), each.log_prob) for each in found]
 
     @abstractmethod

@@ -164,9 +164,15 @@ class Translation(Recipe):
         return scores
 
     def translate(
-        self, run: TrainedRun, texts: Sequence[str], options: TranslateOptions
+        self,
+        run: TrainedRun,
+        texts: Sequence[str],
+        options: TranslateOptions,
+        *,
+        data: Path | None = None,
     ) -> list[Translated]:
         """Translations of sentences, by one model or the mean of several."""
+        del data  # the sentences are the user's
         tokenizers = Tokenizers.from_kept(run.settings, run.kept)
         return translate_texts(run.models, texts, tokenizers=tokenizers, options=options)
 

@@ -161,7 +161,7 @@ class TinyMirror(Recipe):
         found = (together.argmax(-1) == answers(words))[real]
         return {"right": float(found.float().mean()), "letters": float(real.sum())}
 
-    def translate(self, run, sentences, options) -> list[Translated]:
+    def translate(self, run, sentences, options, *, data=None) -> list[Translated]:
         words = encode(run, sentences)
         log_probs, best = run.model(words)[0].log_softmax(-1).max(-1)
         texts = ["".join(run.kept["letters"][i] for i in row) for row in best.tolist()]

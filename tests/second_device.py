@@ -1,0 +1,202 @@
+"""A second device that is played on the CPU, so that a forgotten move fails without a GPU.
+
+Tensors on it say that they are on ``lazy`` and hold an ordinary tensor inside. An operation on
+tensors of both devices is refused as a GPU refuses it; everything else is computed by the CPU.
+
+Of torch's device names ``lazy`` is the one that no build has, that gradients are computed for in
+the calling thread, and that means nothing to transformers or accelerate (``meta`` does).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DEVICE = torch.device("lazy")
+HERE = torch.device("cpu")
+META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
+# A GPU takes indices from the CPU, but the CPU none from a GPU.
+INDEXED = {
+    torch.ops.aten.index.Tensor,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+}
+
+
+class Elsewhere(Tensor):
+    """A tensor on the second device."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Elsewhere:
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            inner.size(),
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=DEVICE,
+            requires_grad=inner.requires_grad,
+        )
+
+    def __init__(self, inner: Tensor) -> None:
+        self._here = inner
+
+    def __repr__(self, **_: object) -> str:
+        return f"Elsewhere({self._here!r})"
+
+    # Lists of indices become tensors on the second device, as a GPU makes them.
+    def __getitem__(self, at):
+        return super().__getitem__(_indices(at))
+
+    def __setitem__(self, at, value) -> None:
+        super().__setitem__(_indices(at), value)
+
+    # torch refuses these two for any tensor of a class of one's own.
+    def tolist(self):
+        return self._here.tolist()
+
+    def new_tensor(self, data, **how):
+        return torch.tensor(data, dtype=how.get("dtype", self.dtype)).to(DEVICE)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if _is_composite(func):
+            return func.decompose(*args, **(kwargs or {}))
+        return _do(func, args, kwargs or {})[0]
+
+
+def _indices(at):
+    if isinstance(at, tuple):
+        return tuple(map(_indices, at))
+    return torch.tensor(list(at)).to(DEVICE) if isinstance(at, list | range) else at
+
+
+class SecondDevice(TorchDispatchMode):
+    """Makes tensors where they are asked for: ``torch.zeros(..., device=DEVICE)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_done = 0
+        """How many operations were done on the second device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if _is_composite(func):  # only without gradients: otherwise its parts come one by one
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        out, on_second = _do(func, args, kwargs or {})
+        self.n_done += on_second
+        return out
+
+
+@cache
+def _is_composite(func) -> bool:
+    return func._can_decompose()
+
+
+class Given:
+    """What an operation is given, as the CPU takes it. Of each device: whether it is there."""
+
+    def __init__(self, args, kwargs) -> None:
+        self.here = self.has_generator = False
+        self.there: dict[int, Elsewhere] = {}  # by the ids of the tensors inside
+        self.args = [self._inside(each) for each in args]
+        self.kwargs = {name: self._inside(each) for name, each in kwargs.items()}
+
+    def _inside(self, given):
+        if isinstance(given, Elsewhere):
+            self.there[id(given._here)] = given
+            return given._here
+        if isinstance(given, Tensor):
+            self.here |= given.dim() > 0  # a number goes with tensors of any device
+        elif isinstance(given, list | tuple):  # torch's trees do this in five times the time
+            return [self._inside(each) for each in given]
+        self.has_generator |= isinstance(given, torch.Generator)
+        return given
+
+    def outside(self, out):
+        """A result on the second device; of an operation in place it is the tensor itself."""
+        if isinstance(out, Tensor):
+            if id(out) in self.there:
+                return self.there[id(out)]
+            # The outside has no mark that says "to be conjugated" or "to be negated", and torch
+            # takes no view in inference mode of a tensor that was made outside of it.
+            with torch.inference_mode(mode=False):
+                return Elsewhere(out.resolve_conj().resolve_neg())
+        return type(out)(map(self.outside, out)) if isinstance(out, list | tuple) else out
+
+
+def _do(func, args, kwargs):
+    """The result of an operation, and whether it is on the second device."""
+    given, asked = Given(args, kwargs), kwargs.get("device")
+    is_indexed = func in INDEXED and isinstance(args[0], Elsewhere)
+    checked = Given([args[0], *args[2:]], kwargs) if is_indexed else given
+    if checked.there and checked.here and func not in COPIES:
+        raise RuntimeError(f"{func}: expected all tensors on the same device, found two")
+    on_second = bool(given.there) if asked is None else torch.device(asked) == DEVICE
+    if on_second and given.has_generator:
+        raise RuntimeError(f"{func}: expected a generator of the second device, found the CPU's")
+    if asked is not None:
+        given.kwargs["device"] = HERE
+    out = func(*given.args, **given.kwargs)
+    if func is torch.ops.aten.copy_.default:
+        return args[0], on_second
+    if torch.Tag.inplace_view in func.tags and on_second:  # transpose_: the outside turns, too
+        size, stride, start = out.size(), out.stride(), out.storage_offset()
+        torch.ops.aten.as_strided_.default.redispatch(META, args[0], size, stride, start)
+    return (given.outside(out) if on_second else out), on_second
+
+
+@contextmanager
+def second_device() -> Iterator[SecondDevice]:
+    """Let there be a second device; what torch knows of devices by name holds for it, too."""
+    begin, is_enabled = torch.autocast.__init__, torch.is_autocast_enabled
+
+    def known(name: str) -> str:
+        return HERE.type if name == DEVICE.type else name
+
+    optimizer = sys.modules["torch.optim.optimizer"]  # torch.optim does not name it
+    fused = [*optimizer._get_fused_kernels_supported_devices(), DEVICE.type]
+    with pytest.MonkeyPatch.context() as patch, SecondDevice() as device:
+        patch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: fused)
+        # These two make their tensor without asking the mode.
+        for name in ("tensor", "as_tensor"):
+            patch.setattr(torch, name, _made_here_first(getattr(torch, name)))
+        patch.setattr(
+            torch.autocast, "__init__", lambda self, name, **how: begin(self, known(name), **how)
+        )
+        patch.setattr(torch, "is_autocast_enabled", lambda name: is_enabled(known(name)))
+        yield device
+
+
+def _made_here_first(make):
+    def made(data, *, device=None, **how):
+        found = make(data, **how)
+        return found if device is None else found.to(device)
+
+    return made
+
+
+def assert_same(found, wanted, where: str = "it") -> None:
+    """The same numbers, tensors, or trees of them, but for where they are and for rounding."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), where
+        for key, value in wanted.items():
+            assert_same(found[key], value, f"{where}.{key}")
+    elif isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted), where
+        for at, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            assert_same(one, other, f"{where}[{at}]")
+    elif isinstance(wanted, Tensor):
+        torch.testing.assert_close(found.cpu(), wanted, rtol=1e-3, atol=1e-4)
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted, rel=1e-3, abs=1e-4, nan_ok=True), where
+    else:
+        assert found == wanted, where
