@@ -108,7 +108,7 @@ function mainPicture(trace, weights, chosen, point) {
     title: `Weights of ${trace.kind}`,
     onpoint: (row) => point(row),
     cursor: { row: chosen.step, column: 0 },
-    height: 780,
+    height: 880,
   });
 }
 

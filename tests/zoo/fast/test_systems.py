@@ -26,6 +26,9 @@ def test_a_network_with_a_long_memory_learns_alike_in_both_forms(name, check, tm
     check(name, "batch=16", data=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["caption-scenes-soft", "memn2n-babi", "ram-mnist"])
-def test_a_system_that_looks_at_data_learns_alike_in_both_forms(name, check, data_dir):
-    check(name, data=data_dir)
+@pytest.mark.parametrize(
+    ("name", "data_set"),
+    [("caption-scenes-soft", "mnist"), ("memn2n-babi", "babi"), ("ram-mnist", "mnist")],
+)
+def test_a_system_that_looks_at_data_learns_alike_in_both_forms(name, data_set, check, data_with):
+    check(name, data=data_with(data_set))
