@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from cachetools import LRUCache
 
@@ -247,11 +247,6 @@ def status_of(error: SaccadeError) -> int:
     return 400 if error.exit_code == 2 else 409
 
 
-@runtime_checkable
-class _HasDict(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 def in_bytes(answer: Any) -> bytes:
     """What a method gave, as it is sent: a file, or JSON."""
     return answer if isinstance(answer, bytes) else written(as_json(answer))
@@ -267,6 +262,7 @@ def as_json(answer: Any) -> Any:
         return [as_json(each) for each in answer]
     if not is_dataclass(answer):
         return answer
-    if isinstance(answer, _HasDict):
-        return answer.to_dict()
+    to_dict: Callable[[], dict[str, Any]] | None = getattr(answer, "to_dict", None)
+    if to_dict is not None:
+        return to_dict()
     return {each.name: as_json(getattr(answer, each.name)) for each in fields(answer)}
