@@ -104,7 +104,7 @@ class Session:
         self._hooked: set[int] = set()
         self._added: dict[int, Tensor] = {}
         keep = stack.enter_context
-        keep(base.register_forward_pre_hook(self.enter, with_kwargs=True, prepend=True))
+        keep(base.register_forward_pre_hook(self.enter, with_kwargs=True))
         keep(base.register_forward_hook(self._watcher.leave, always_call=True))
 
     def enter(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -252,3 +252,54 @@ def test_the_positions_that_are_kept_of_each_row_are_those_asked_for(llama):
 
     assert torch.equal(some.final, kept(whole.final))
     assert all(torch.equal(some.z[layer], kept(z)) for layer, z in whole.z.items())
+
+
+def test_a_second_output_that_is_no_matrix_for_each_head_is_not_taken_for_weights(ids):
+    model = wrap_model(tiny("llama", "eager"), None, name="mean over heads")
+
+    def mean_over_heads(_: nn.Module, __: object, output: tuple[Tensor, Tensor]) -> object:
+        return output[0], output[1].mean(1)
+
+    with (
+        model.layer(1).attention.register_forward_hook(mean_over_heads),
+        pytest.raises(ModelError, match="layer 1: the model runs 'eager' attention, which hides"),
+    ):
+        capture(model, ids, attention=[1])
+
+
+def test_a_mask_longer_than_the_keys_is_read_as_far_as_there_are_keys(ids):
+    def cut(module, query, key, value, attention_mask, **kwargs):
+        own = attention_mask[..., : key.shape[2]]
+        return AttentionInterface()["sdpa"](module, query, key, value, own, **kwargs)
+
+    def longer_mask(*args, **kwargs):
+        mask = sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
+        return nn.functional.pad(mask, (0, 3), value=True)
+
+    AttentionInterface.register("cut", cut)
+    AttentionMaskInterface.register("cut", longer_mask)
+    found = capture(wrap_model(tiny("llama", "cut"), None, name="cut"), ids, attention=[2])
+    with torch.inference_mode():
+        eager = tiny("llama", "eager")(input_ids=ids, output_attentions=True).attentions
+    assert_close(found.attention[2], eager[2], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("n_real", [11, 7], ids=["whole", "padded"])
+def test_weights_with_a_bias_for_each_position_give_what_the_heads_hold(llama, ids, n_real):
+    """Judged by the kernel itself: weights times values are what it handed to the projection."""
+    mask = torch.ones(ids.shape, dtype=torch.bool)
+    mask[0, n_real:] = False
+    bias = torch.randn(1, 6, 11, 11, generator=torch.Generator().manual_seed(2))
+    attention, values = llama.layer(1).attention, []
+
+    def with_bias(_: nn.Module, args: object, kwargs: dict[str, object]) -> object:
+        return args, {**kwargs, "position_bias": bias}
+
+    with (
+        attention.register_forward_pre_hook(with_bias, with_kwargs=True),
+        attention.v_proj.register_forward_hook(lambda _, __, output: values.append(output)),
+    ):
+        found = capture(llama, ids, mask=mask, attention=[1])
+    value = values[0].view(*ids.shape, 2, 10).repeat_interleave(3, dim=2)  # one for each head
+    activation = torch.einsum("bhqk,bkhd->bqhd", found.attention[1], value)
+    assert_close(activation[mask], found.z[1][mask], **CLOSE)

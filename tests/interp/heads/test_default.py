@@ -208,3 +208,20 @@ def test_the_real_default_model_knows_where_the_eiffel_tower_is():
     torch.testing.assert_close(
         head_outputs(layer, z).sum(-2), layer.projection(z.flatten(-2)), atol=1e-4, rtol=1e-3
     )
+
+
+def test_no_code_beside_the_file_runs_when_it_is_converted(package, monkeypatch):
+    trusted: list[object] = []
+
+    def told(real: type) -> type:
+        def from_pretrained(*_: object, trust_remote_code: object, **__: object) -> Any:
+            trusted.append(trust_remote_code)
+            return real.from_pretrained()
+
+        return type("Told", (), {"from_pretrained": staticmethod(from_pretrained)})
+
+    monkeypatch.setattr(default, "AutoModelForCausalLM", told(Loader))
+    monkeypatch.setattr(default, "AutoTokenizer", told(Words))
+    has_gguf(monkeypatch, object())
+    default.default_source()
+    assert trusted == [False, False]

@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from saccade.interp.heads.encoding import Encoding, text_ids
+from saccade.interp.heads.encoding import Encoding, show_words, text_ids
 
 BOS, EOS, EXTRA = 1, 2, 3
 WORDS = {"<unk>": 0, "<s>": BOS, "</s>": EOS, "<chat>": EXTRA, "a": 5, "cat": 7, "sat": 11}
@@ -67,3 +67,22 @@ def test_a_prompt_of_the_little_model_is_what_its_tokenizer_makes_of_it(stories)
     assert stories.encode(text)[0].tolist() == stories.tokenizer(text).input_ids
     assert stories.encoding.prefix == (stories.tokenizer.bos_token_id,)
     assert stories.prefix == ("<s>",)
+
+
+def plain_tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, ".": 2}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+
+
+def test_the_first_and_the_last_word_are_words_and_what_is_beside_them_has_a_number():
+    tokenizer = plain_tokenizer()
+    assert len(tokenizer) == 3
+    assert [each.strip() for each in show_words(tokenizer, [0, 2])] == ["<unk>", "."]
+    assert show_words(tokenizer, [-1, 3]) == ["<-1>", "<3>"]
+
+
+def test_a_full_stop_keeps_its_space():
+    tokenizer = plain_tokenizer()
+    assert tokenizer.decode([1, 2], clean_up_tokenization_spaces=True) == "a."
+    assert show_words(tokenizer, [2]) == [" ."]

@@ -345,3 +345,38 @@ def test_a_mean_over_batches_counts_every_real_token_once(llama, ids):
     parts = mean_z(llama, [ids[:1], ids[1:, :5]])
     for layer in found:
         assert_close(found[layer], parts[layer], **CLOSE)
+
+
+def test_a_mask_that_a_hook_of_the_users_adds_says_where_the_texts_begin(llama, ids):
+    mask = torch.ones_like(ids)
+    mask[:, :4] = 0
+
+    def with_mask(_: nn.Module, args, kwargs):
+        return args, {**kwargs, "attention_mask": mask}
+
+    change = Ablate(LAYER, HEAD, positions=[1])
+    with intervene(llama, change):
+        expected = logits(llama, ids, mask)
+    with (
+        llama.hf.model.register_forward_pre_hook(with_mask, with_kwargs=True),
+        intervene(llama, change),
+    ):
+        assert_close(logits(llama, ids), expected, **CLOSE)
+
+
+def test_what_a_failed_pass_was_to_add_is_not_added_to_a_later_one(llama, ids):
+    def fail(*_):
+        raise RuntimeError("before the projection")
+
+    def run_and_fail():
+        with (
+            intervene(llama, InjectHead(LAYER, HEAD, vector(48))),
+            llama.layer(LAYER).projection.register_forward_pre_hook(fail),
+        ):
+            logits(llama, ids)
+
+    with intervene(llama, Ablate(0, 1)):
+        expected = logits(llama, ids)
+        with pytest.raises(RuntimeError, match="before the projection"):
+            run_and_fail()
+        assert_close(logits(llama, ids), expected)

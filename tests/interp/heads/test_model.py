@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from saccade.errors import UsageError
 from saccade.interp.heads.capture import capture
+from saccade.interp.heads.hooks import trial_ids
 from saccade.interp.heads.model import LanguageModel, wrap_model
 
 
@@ -114,3 +115,28 @@ def test_the_trained_model_predicts_and_its_words_join_to_the_text(stories):
     loss = torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
     assert loss < 2.5  # a model that has learnt nothing has log(512) = 6.2
     assert "".join(stories.words(ids[0])).endswith(text)
+
+
+@pytest.mark.parametrize("first", [None, 0, -1, 1e30, "many"], ids=str)
+def test_a_context_length_that_is_no_number_of_tokens_is_not_the_limit(wrapped, monkeypatch, first):
+    bloom = wrapped("bloom")
+    monkeypatch.setattr(bloom.hf.config, "max_position_embeddings", first, raising=False)
+    assert bloom.max_positions is None
+    monkeypatch.setattr(bloom.hf.config, "n_positions", 1, raising=False)
+    assert bloom.max_positions == 1
+
+
+def test_the_probe_is_the_entropy_of_what_the_model_says_at_each_position(model):
+    ids = trial_ids(model.hf)
+    with torch.inference_mode():
+        said = torch.distributions.Categorical(logits=model.hf(input_ids=ids[:1]).logits[0])
+    assert model.probe == pytest.approx(said.entropy().tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("n_words", [7, 8, 11, 101])
+def test_the_trial_is_of_words_that_there_are_and_spares_the_first(monkeypatch, n_words):
+    embedding = torch.nn.Embedding(n_words, 3)
+    monkeypatch.setattr(tiny("llama"), "get_input_embeddings", lambda: embedding)
+    first, second = trial_ids(tiny("llama")).tolist()
+    assert first[:-1] == second[:-1] and len({*first, *second}) == 6
+    assert min(first + second) > 0 and max(first + second) < n_words

@@ -110,3 +110,10 @@ def test_a_model_without_attention_is_refused():
     config = MambaConfig(hidden_size=24, num_hidden_layers=LAYERS, vocab_size=101)
     with pytest.raises(ModelError, match="no attention heads in this mamba model"):
         wrap_model(build(config), None, name="mamba")
+
+
+def test_a_layer_that_counts_no_heads_leaves_the_word_to_the_config():
+    hf = build(tiny("llama").config)
+    for layer in hf.model.layers:
+        layer.self_attn.num_heads = 0
+    assert [layer.n_heads for layer in find_taps(hf)] == [6, 6, 6]
