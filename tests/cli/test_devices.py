@@ -23,14 +23,14 @@ COMMANDS = {
     "lens eval": ["lens", "eval", *LENS, *TEXT, "--positions", "40", "--window", "30"],
     "lens fidelity": ["lens", "fidelity", *LENS, *TEXT, *QUICK, "--layer", "3", "--heads", "1"],
     "lens transfer": ["lens", "transfer", *LENS, *TEXT, *FEW, "--layer", "2", "--layer", "3"],
-    "heads rank": ["heads", "rank", PROMPT, "--for", " mom", "--repair", *TEXT],
+    "heads rank": ["heads", "rank", PROMPT, "--token", " mom", "--self-repair", *TEXT],
     "heads roles": ["heads", "roles"],
     "find-bias": ["find-bias", *LENS, "--prompts", "{pairs}", "--words", "she,her", *DRAWS],
     "guard fit": ["guard", "fit", "{ordinary}", *LENS, "--out", "{out}"],
     "guard score": ["guard", "score", f"{PROMPT}. {ODD}", *LENS, "--guard", "{guard}"],
     "edit ablate": ["edit", PROMPT, "--ablate", "1.2", "--by", "mean", *TEXT, "--say", "3"],
     "edit memory": ["edit", PROMPT, *LENS, *TEXT, "--memory", "dog", "--into", "2"],
-    "edit search": ["edit", PROMPT, *LENS, "--memory", "dog", "--for", " dog", *TEXT],
+    "edit search": ["edit", PROMPT, *LENS, "--memory", "dog", "--token", " dog", *TEXT],
 }
 
 
