@@ -166,6 +166,17 @@ def test_a_forgotten_move_is_refused():
         torch.testing.assert_close(model(x.to(DEVICE)).cpu(), model.cpu()(x))
 
 
+def test_indices_go_to_the_second_device_and_not_back():
+    here, at = torch.arange(12).view(3, 4), torch.tensor([2, 0])
+    with SecondDevice():
+        there = here.to(DEVICE)
+        assert there[at].tolist() == here[at].tolist()
+        with pytest.raises(RuntimeError, match="expected all tensors on the same device"):
+            here[at.to(DEVICE)]
+        with pytest.raises(RuntimeError, match="expected all tensors on the same device"):
+            there[at] = here[:2]
+
+
 def test_a_generator_of_the_other_device_is_refused():
     chance = torch.Generator()
     with SecondDevice(), pytest.raises(RuntimeError, match="expected a generator of the second"):
