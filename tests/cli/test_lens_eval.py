@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from saccade.cli.main import app, main
+from saccade.cli.main import main
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.lens_set import Lenses, Provenance, load_lenses
 
-pytestmark = pytest.mark.skipif(
-    not any(group.name == "lens" for group in app.registered_groups), reason="no lens commands yet"
-)
 STORY = "Once upon a time there was a little girl named Lily. She loved to play in the park. "
 WINDOW = 31
 

@@ -39,8 +39,8 @@ def test_the_steps_end_where_a_convex_solver_that_sees_every_prediction_ends(
     stories, told_once, monkeypatch
 ):
     captured, statistics = told_once
-    monkeypatch.setattr(moments, "RATES", (0.5,) * 200)
-    monkeypatch.setattr(moments, "DAMPING", 0.02)
+    monkeypatch.setattr(moments, "RATES", (0.3,) * 200)
+    monkeypatch.setattr(moments, "DAMPING", 0.05)
     monkeypatch.setattr(moments, "RIDGE", 1e-6)
     monkeypatch.setattr(moments, "SILENT", 1e-9)
     lens = plain_lens(stories, statistics)
@@ -67,7 +67,7 @@ def test_the_steps_end_where_a_convex_solver_that_sees_every_prediction_ends(
     with torch.no_grad():
         best, start = divergence(weight, bias), divergence(weight * 0, bias * 0)
     assert float(start - best) > 0.05
-    assert float(start - found) > 0.99 * float(start - best)
+    assert float(start - found) > 0.998 * float(start - best)
 
 
 def test_the_information_is_autograds_hessian_of_the_partition(stories, gathered):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from contextlib import ExitStack
 
 import pytest
@@ -193,6 +194,7 @@ def test_a_ranking_goes_into_json_and_back(stories, target):
     ranking = rank_heads(stories, TEXT, target, replacement=Replacement("zero"))
     loaded = json.loads(ranking.to_json())
     assert [h["effect"] for h in loaded["heads"]] == [h.effect for h in ranking.heads]
-    assert -1 <= loaded["agreement"] <= 1
+    columns = ([head[name] for head in loaded["heads"]] for name in ("direct", "effect"))
+    assert loaded["agreement"] == pytest.approx(statistics.correlation(*columns), abs=1e-4)
     effects = [abs(head.effect) for head in ranking.ranked()]
     assert effects == sorted(effects, reverse=True)

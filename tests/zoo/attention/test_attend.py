@@ -108,15 +108,6 @@ def test_padding_changes_nothing_for_any_pair(make, score, select):
     torch.testing.assert_close(found.weights[..., :5], expected.weights)
 
 
-@pytest.mark.parametrize(("score", "select"), PAIRS)
-def test_any_pair_takes_the_weights_of_the_step_before(make, score, select):
-    attention, inputs = make(score, select)
-    memory = attention.remember(inputs.keys, mask=inputs.mask)
-    first = attention(inputs.query, memory)
-    second = attention(inputs.query, memory, previous=first.weights)
-    assert second.weights.shape == first.weights.shape
-
-
 @pytest.mark.parametrize("score", [name for name in score_names() if name != "mixed"])
 def test_only_what_looks_back_is_changed_by_where_one_looked(make, score):
     attention, inputs = make(score, "soft")

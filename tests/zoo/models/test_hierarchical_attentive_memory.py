@@ -103,6 +103,10 @@ def test_every_part_learns_by_soft_search(model, items):
 
 
 def test_there_may_be_more_or_fewer_outputs_than_items(model, items):
-    searched = model.run(items, n_steps=2, is_hard=True)
-    assert searched.logits.shape == (BATCH, 2, D_OUTPUT)
-    assert searched.weights.shape == (BATCH, 2, 8)
+    few, many = (model.run(items, n_steps=n, is_hard=True) for n in (2, ITEMS + 3))
+    assert many.logits.shape == (BATCH, ITEMS + 3, D_OUTPUT)
+    for run in (few, model.run(items, is_hard=True)):  # as far as it goes, the same search
+        n_steps = run.logits.shape[1]
+        torch.testing.assert_close(run.logits, many.logits[:, :n_steps])
+        torch.testing.assert_close(run.weights, many.weights[:, :n_steps])
+    assert few.logits.shape[1] == 2

@@ -48,10 +48,14 @@ def test_every_recipe_fits_its_time_and_knows_its_steps(name):
         ("luong-multi30k", ["is_fed=false", "attention=location", "view=local-m"]),
     ],
 )
-def test_a_translator_is_trained_evaluated_used_and_watched(name, changes, data, tmp_path, capsys):
+def test_a_translator_is_trained_evaluated_used_and_watched(
+    name, changes, data, tmp_path, capsys, judge_translations
+):
     train(name, data, tmp_path / "run", *changes)
     metrics = json.loads(capsys.readouterr().out)
-    assert 0 <= metrics["value"] <= 100 and metrics["test"]["perplexity"] > 1
+    judged = judge_translations(tmp_path / "run", GERMAN * 7, ENGLISH * 7)
+    assert metrics["value"] == pytest.approx(judged["bleu"], abs=0.01)
+    assert metrics["test"]["chrf"] == pytest.approx(judged["chrf"], abs=0.01)
     assert main(["translate", str(tmp_path / "run"), GERMAN[0]]) == 0
     capsys.readouterr()
     assert main(["trace", str(tmp_path / "run"), GERMAN[0], "--json"]) == 0

@@ -95,11 +95,18 @@ def test_other_texts_are_refused(name, text, runs):
 
 
 def test_every_setting_of_the_recipes_makes_a_model():
-    for name in ("lstm", "gru", "irnn", "unitary", "tanh"):
-        recipe = find_recipe(f"adding-{name}")
-        assert recipe.restore(recipe.settings, {})(torch.zeros(2, 3, 2)).shape == (2, 3, 1)
-    recipe = find_recipe("copying-lstm")
-    assert recipe.restore(recipe.settings, {})(torch.zeros(2, 3, 10)).shape == (2, 3, 10)
+    sizes = dict.fromkeys(("lstm", "gru", "irnn", "unitary", "tanh"), ("adding", 2, 1))
+    for name, (task, d_input, d_output) in [*sizes.items(), ("lstm", ("copying", 10, 10))]:
+        recipe = find_recipe(f"{task}-{name}")
+        model = recipe.restore(recipe.settings, {})
+        inputs = torch.randn(2, 3, d_input, generator=torch.Generator().manual_seed(0))
+        other = inputs.clone()
+        other[0, 0] += 1
+        said, changed = model(inputs), model(other)
+        assert said.shape == (2, 3, d_output)
+        # What was read first is still heard at the end, and in its own row only.
+        assert not torch.equal(said[0, -1], changed[0, -1])
+        torch.testing.assert_close(said[1], changed[1])
 
 
 def test_accuracy_counts_digits_and_moved_digits_keep_their_ink(data_with):

@@ -134,7 +134,13 @@ def test_every_recipe_has_a_model_of_its_settings(name):
     recipe = find_recipe(name)
     words = Vocabulary.build([words_of(STORY)])
     model = recipe.restore(recipe.settings, {"words": list(words.words)}).eval()
-    asked = question_from(STORY, words)
-    batch = Stories.of([asked, asked], words).batch(torch.tensor([0, 1]))
-    answered = model(batch)
+    asked = [
+        question_from(STORY.replace("is Mary", f"is {who}"), words) for who in ("Mary", "John")
+    ]
+    stories = Stories.of(asked, words)
+    answered = model(stories.batch(torch.tensor([0, 1])))
     assert answered.logits.shape == (2, len(words)) and answered.weights.shape[2] == 2
+    assert not torch.allclose(*answered.logits)
+    for row in range(2):
+        alone = model(stories.batch(torch.tensor([row])))
+        torch.testing.assert_close(answered.logits[row], alone.logits[0], atol=1e-5, rtol=1e-4)

@@ -187,10 +187,14 @@ def test_a_trace_shows_the_source_as_it_is_read_by_people(is_reversed):
 
 
 @pytest.mark.parametrize("changes", [[], ["is_pre_norm=false", "positions=learned", "ties=none"]])
-def test_a_transformer_is_trained_evaluated_used_and_watched(changes, data, tmp_path, capsys):
+def test_a_transformer_is_trained_evaluated_used_and_watched(
+    changes, data, tmp_path, capsys, judge_translations
+):
     train(data, tmp_path / "run", *changes)
     metrics = json.loads(capsys.readouterr().out)
-    assert 0 <= metrics["value"] <= 100 and metrics["test"]["perplexity"] > 1
+    judged = judge_translations(tmp_path / "run", GERMAN * 7, ENGLISH * 7)
+    assert metrics["value"] == pytest.approx(judged["bleu"], abs=0.01)
+    assert metrics["test"]["chrf"] == pytest.approx(judged["chrf"], abs=0.01)
     assert main(["translate", str(tmp_path / "run"), GERMAN[0]]) == 0
     capsys.readouterr()
     assert main(["trace", str(tmp_path / "run"), GERMAN[0], "--json"]) == 0
