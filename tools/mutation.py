@@ -345,7 +345,7 @@ def tests_that_reach(root: Path, module: str, file: Path) -> Callable[[int], lis
 
     A line that is run on import only (a constant, a default) has every test of the module.
     """
-    from coverage import CoverageData  # comes with pytest-cov, which `make test` does not need
+    from coverage import CoverageData  # comes with pytest-cov
 
     data = CoverageData(str(file))
     data.read()
