@@ -61,8 +61,8 @@ def test_a_recipe_is_trained_into_its_folder_and_resumed(
     assert code == 1 and "d_model: the run has 7, asked for is 11" in told_in_a_line(err)
     # What is not said is as it was begun, and it may go on for longer.
     code, out, _ = tiny("train", "tiny-mirror", "--resume", "--set", "epochs=3", "--json")
-    figures = json.loads(out)
-    assert code == 0 and figures["steps"] == 51 and figures["folder"] == "runs/tiny-mirror"
+    metrics = json.loads(out)
+    assert code == 0 and metrics["steps"] == 51 and metrics["folder"] == "runs/tiny-mirror"
 
 
 @pytest.mark.parametrize(
@@ -103,21 +103,21 @@ def test_an_interrupt_says_how_to_go_on(tiny, tmp_path, monkeypatch):
 
 def test_a_run_is_evaluated_again(tiny, trained, tmp_path):
     shutil.copytree(trained, tmp_path / "run")
-    (tmp_path / "run" / "figures.json").unlink()
+    (tmp_path / "run" / "metrics.json").unlink()
     code, out, _ = tiny("eval", tmp_path / "run", "--json")
-    value = json.loads((trained / "figures.json").read_text())["value"]
+    value = json.loads((trained / "metrics.json").read_text())["value"]
     assert code == 0 and json.loads(out)["value"] == value
-    assert json.loads((tmp_path / "run" / "figures.json").read_text())["value"] == value
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["value"] == value
 
 
-def test_runs_are_evaluated_together_and_their_figures_kept(
+def test_runs_are_evaluated_together_and_their_metrics_kept(
     tiny, trained, tmp_path, told_in_a_line
 ):
     code, out, _ = tiny("eval", trained, trained, "--out", tmp_path / "both")
     assert code == 0 and out.startswith("tiny-mirror: right ")
     assert json.loads((tmp_path / "both" / "manifest.json").read_text())["runs"] == ["tiny"] * 2
     code, _, err = tiny("eval", trained, "--out", tmp_path / "one")
-    assert code == 2 and "--out is for the figures of several runs" in told_in_a_line(err)
+    assert code == 2 and "--out is for the metrics of several runs" in told_in_a_line(err)
 
 
 def test_a_trace_is_shown_kept_and_drawn(tiny, saccade, trained, tmp_path):

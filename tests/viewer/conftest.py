@@ -122,7 +122,7 @@ def _write_run(folder: Path) -> None:
     lines = [{"step": step, "epoch": 0, "loss": 1 / step} for step in range(1, 1001)]
     lines += [{"step": 1000, "validation": {"mse": 0.01, "other": 2.0}}]
     run.log.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
-    run.write_figures({"metric": "mse", "value": 0.0013, "minutes": 4.59, "evaluated": "2026"})
+    run.write_metrics({"metric": "mse", "value": 0.0013, "minutes": 4.59, "evaluated": "2026"})
 
 
 @pytest.fixture(scope="session")
