@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import cache
 
 import pytest
@@ -186,7 +187,12 @@ def _made_here_first(make):
 
 def assert_same(found, wanted, where: str = "it") -> None:
     """The same numbers, tensors, or trees of them, but for where they are and for rounding."""
-    if isinstance(wanted, dict):
+    if is_dataclass(wanted) and not isinstance(wanted, type):
+        assert type(found) is type(wanted), where
+        for field in fields(wanted):
+            one, other = getattr(found, field.name), getattr(wanted, field.name)
+            assert_same(one, other, f"{where}.{field.name}")
+    elif isinstance(wanted, dict):
         assert found.keys() == wanted.keys(), where
         for key, value in wanted.items():
             assert_same(found[key], value, f"{where}.{key}")

@@ -60,7 +60,7 @@ def said(saccade, stories, story, lens, guard, tmp_path, monkeypatch):
     for name, text in (("pairs", PAIRS), ("ordinary", "\n".join(ORDINARY))):
         (path := tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
         names[name] = path
-    monkeypatch.setattr(roles, "NAMES", ("Lily", "Timmy", "Tim", "mom"))  # of one token each
+    monkeypatch.setattr(roles, "NAMES", ("Lily", "Tom", "Ben", "Mia"))  # of one token each
     load = model.load_model
 
     def moved(*args, **kwargs):

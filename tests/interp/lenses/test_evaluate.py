@@ -292,7 +292,7 @@ def test_no_lens_is_asked_for_more_words_than_may_be_held(model, lenses, corpus,
     )  # once for its sums, once for its probabilities
 
 
-@pytest.mark.parametrize(("held_bytes", "at_once"), [(1, 1024), (10**9, 7), (10**5, 1024)])
+@pytest.mark.parametrize(("activation_bytes", "at_once"), [(1, 1024), (10**9, 7), (10**5, 1024)])
 def test_neither_groups_of_layers_nor_of_positions_change_the_figures(
     lenses, corpus, evaluation, monkeypatch, activation_bytes, at_once
 ):

@@ -84,7 +84,7 @@ def test_a_step_is_adams_own_on_the_loss_written_out(stories, text, over, positi
 @pytest.mark.parametrize("kind", ["head", "dense", "tuned"])
 def test_every_kind_of_lens_is_trained_towards_every_objective(stories, text, kind, objective):
     start = lens_kind(kind).start(stories, LAYER)
-    settings = {"steps": 7, "learning_rate": 1e-3 if kind == "dense" else 1e-2}
+    settings = {"steps": 7, "learning_rate": 2e-3 if kind == "dense" else 1e-2}
     lens, history = trained(stories, start, text, objective, **settings)
     assert history[-1] < history[0] - 0.02
     assert len(history) == 7 and not any(p.requires_grad for p in lens.parameters())

@@ -68,7 +68,7 @@ def test_a_whole_patch_wants_a_prompt_of_as_many_tokens(stories, reference):
     )
     assert_close(whole.z, capture(stories, stories.encode(same)).z[3][0, :, 2])
     with pytest.raises(UsageError, match="the other prompt has"):
-        activation(stories, reference, patch(source=OTHER))
+        activation(stories, reference, patch(source=f"{OTHER} and ran away"))
     for outside in (-30, 30):
         with pytest.raises(UsageError, match=f"position {outside} is not in the other prompt"):
             activation(stories, reference, patch(source=OTHER, positions=(outside,)))
