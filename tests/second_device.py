@@ -10,7 +10,7 @@ the calling thread, and that means nothing to transformers or accelerate (``meta
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -196,7 +196,7 @@ def assert_same(found, wanted, where: str = "it") -> None:
         assert found.keys() == wanted.keys(), where
         for key, value in wanted.items():
             assert_same(found[key], value, f"{where}.{key}")
-    elif isinstance(wanted, list | tuple):
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str | bytes):
         assert len(found) == len(wanted), where
         for at, (one, other) in enumerate(zip(found, wanted, strict=True)):
             assert_same(one, other, f"{where}[{at}]")
