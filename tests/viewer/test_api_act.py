@@ -10,7 +10,7 @@ import pytest
 import torch
 
 TEXT = "Once upon a time, there was a little girl named"
-SAME_LENGTH = "Once upon a time, there was a little boy named"
+SAME_LENGTH = "Once upon a time, there was a happy cat named"
 INJECT = {"kind": "inject", "layer": 2, "head": 1, "memory": "dog", "strength": 4.0}
 CHANGES = [
     {"kind": "ablate", "layer": 1, "head": 3},

@@ -37,7 +37,7 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "compare": {"text": TEXT, "other": TEXT.replace("girl", "dog"), "word": "Lily"},
     "act": {"text": TEXT, "changes": [{"kind": "ablate", "layer": 1, "head": 3}], "say": 2},
 }
-MAPS = {"quality", "settings", "versions", "words", "figures", "validation", "meta"}  # by any name
+MAPS = {"quality", "settings", "versions", "words", "metrics", "validation", "meta"}  # by any name
 
 
 class CountQuestion(Question):
