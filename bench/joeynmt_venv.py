@@ -9,7 +9,7 @@ import venv
 from importlib import metadata
 from pathlib import Path
 
-from saccade.store.paths import cache_dir
+from saccade.store.atomic import cache_dir
 
 VERSION = "2.3.0"
 # What it imports and does not name, or names so that nothing new fits (protobuf below 3.21, an old

@@ -36,8 +36,8 @@ from saccade.interp.lenses.held_out import HeldOut
 from saccade.interp.lenses.lens_set import Lenses, load_lenses
 from saccade.interp.lenses.polish import PolishConfig, polish
 from saccade.interp.lenses.self_text import sample_batches
-from saccade.store.paths import data_dir
-from saccade.store.tensors import load_tensors, save_tensors
+from saccade.store.atomic import data_dir
+from saccade.store.folder import load_tensors, save_tensors
 
 HERE = Path(__file__).resolve().parent
 

@@ -38,7 +38,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from saccade.processor import prepare_for_long_work
-from saccade.store.tensors import save_tensors
+from saccade.store.folder import save_tensors
 from saccade.zoo.decoding.beam import beam
 from saccade.zoo.models.bahdanau import BahdanauTranslator
 from saccade.zoo.models.transformer import Transformer

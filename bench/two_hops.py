@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import showing_progress
 from saccade.interp.heads.model import DEFAULT_MODEL, open_model
 from saccade.interp.lenses.lens_set import load_lenses
 from saccade.interp.studies.edit.search import MOST_COST, UnrelatedText

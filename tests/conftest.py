@@ -42,7 +42,7 @@ def story_folder() -> Path:
     """
     from story_model import story_model
 
-    from saccade.store.paths import cache_dir
+    from saccade.store.atomic import cache_dir
 
     return story_model(cache_dir())
 

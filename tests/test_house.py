@@ -338,9 +338,9 @@ def modules_loaded_by(*command: str) -> set[str]:
 
 def test_importing_saccade_does_not_import_torch():
     loaded = modules_loaded_by(
-        "-c", "import saccade; saccade.ModelError; from saccade.store.paths import cache_dir"
+        "-c", "import saccade; saccade.ModelError; from saccade.store.atomic import cache_dir"
     )
-    assert "saccade.store.paths" in loaded
+    assert "saccade.store.atomic" in loaded
     assert not loaded & {"torch", "transformers", "numpy"}
 
 

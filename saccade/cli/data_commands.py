@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import showing_progress
 
 DATA_LIST_EXAMPLES = """
 saccade data list

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, with_options_of
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import (
+    ModelName,
+    TrustRemoteCode,
+    load_plugin,
+    showing_progress,
+    with_options_of,
+)
 from saccade.errors import UsageError
 from saccade.interp.studies.fidelity.config import FidelityConfig
 

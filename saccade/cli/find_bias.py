@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin, showing_progress
 from saccade.cli.text_input import MOST_BYTES, read_text
 from saccade.store.schema import Seed
 

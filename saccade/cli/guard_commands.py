@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin, showing_progress
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text, stdin_lines
 from saccade.errors import UsageError
 from saccade.store.schema import Seed

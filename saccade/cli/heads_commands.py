@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import ModelName, TrustRemoteCode, showing_progress
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
 

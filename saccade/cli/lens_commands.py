@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, with_options_of
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import (
+    ModelName,
+    TrustRemoteCode,
+    load_plugin,
+    showing_progress,
+    with_options_of,
+)
 from saccade.errors import UsageError
 from saccade.interp.lenses.fit_config import FitConfig
 
@@ -279,7 +284,7 @@ def lens_list(
     """List the lenses in the cache, where `saccade read` looks for them."""
     from saccade.errors import SaccadeError
     from saccade.interp.lenses.lens_set import read_provenance
-    from saccade.store.paths import cache_dir
+    from saccade.store.atomic import cache_dir
 
     found = []
     folder = cache_dir() / "lenses"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import TrustRemoteCode
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import TrustRemoteCode, showing_progress
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import load_plugin, with_options_of
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import load_plugin, showing_progress, with_options_of
 from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
 from saccade.errors import UsageError
 from saccade.zoo.recipes.recipe import RescoreOptions, SampleOptions, Translated, TranslateOptions

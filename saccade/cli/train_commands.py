@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import field_help, load_plugin
-from saccade.cli.progress import showing_progress
+from saccade.cli.options import field_help, load_plugin, showing_progress
 
 if TYPE_CHECKING:
     from saccade.zoo.recipes.recipe import Facts, Recipe

@@ -79,11 +79,11 @@ def build(made: Path) -> None:
     """A model, and by the commands themselves: lenses, a guard, an edit, runs and traces."""
     import torch
 
-    import saccade.cli.progress
+    import saccade.cli.options
 
     load_everything()
     torch.set_num_threads(1)
-    saccade.cli.progress.LINE_EVERY = 0.0
+    saccade.cli.options.LINE_EVERY = 0.0
     (made / "data" / "multi30k").mkdir(parents=True)
     write_texts(made)
     write_model(made / "model")

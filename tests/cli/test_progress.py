@@ -2,8 +2,8 @@
 
 import pytest
 
-from saccade.cli import progress
-from saccade.cli.progress import showing_progress
+from saccade.cli import options
+from saccade.cli.options import showing_progress
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def clock(monkeypatch):
             return self.now
 
     made = Clock()
-    monkeypatch.setattr(progress, "time", made)
+    monkeypatch.setattr(options, "time", made)
     return made
 
 

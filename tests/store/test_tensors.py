@@ -7,8 +7,8 @@ import torch
 from safetensors import SafetensorError
 
 from saccade.errors import StoreError
-from saccade.store import tensors
-from saccade.store.tensors import load_tensors, save_tensors
+from saccade.store import folder
+from saccade.store.folder import load_tensors, save_tensors
 
 DTYPES = [
     torch.float64,
@@ -94,9 +94,9 @@ def test_a_full_disk_is_told_and_the_old_file_stays(path, monkeypatch):
 
     def full(named, file, metadata):
         file.write_bytes(b"half")
-        raise tensors.SafetensorError("I/O error: No space left on device (os error 28)")
+        raise folder.SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(tensors, "save_file", full)
+    monkeypatch.setattr(folder, "save_file", full)
     with pytest.raises(StoreError, match=r"x\.safetensors: no space left on device"):
         save_tensors(path, {"a": torch.zeros(3)})
     assert torch.equal(load_tensors(path)["a"], torch.ones(3))
@@ -106,7 +106,7 @@ def test_a_full_disk_is_told_and_the_old_file_stays(path, monkeypatch):
 LIMITED = """
 import resource, signal, sys, torch
 from saccade.errors import StoreError
-from saccade.store.tensors import save_tensors
+from saccade.store.folder import save_tensors
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails instead of killing us
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
@@ -128,13 +128,13 @@ def test_a_write_that_the_system_really_refuses_leaves_the_old_file(path):
 
 def test_a_tensor_that_shares_no_memory_is_written_without_a_copy():
     one = torch.arange(6.0)
-    stored = tensors._storable({"one": one, "same": one, "part": one[2:4]})
+    stored = folder._storable({"one": one, "same": one, "part": one[2:4]})
     assert stored["one"].data_ptr() == one.data_ptr()
     assert len({each.untyped_storage().data_ptr() for each in stored.values()}) == 3
 
 
 def test_an_error_of_the_format_itself_stays_what_it_is():
     odd = SafetensorError("header too large")
-    assert tensors._as_os_error(odd) is odd
-    told = tensors._as_os_error(SafetensorError("I/O error: No space left (os error 28)"))
+    assert folder._as_os_error(odd) is odd
+    told = folder._as_os_error(SafetensorError("I/O error: No space left (os error 28)"))
     assert isinstance(told, OSError) and (told.errno, told.strerror) == (28, "No space left")

@@ -42,8 +42,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 
 from saccade.errors import MissingPackageError, ModelError, UsageError, suggest
-from saccade.store.atomic import atomic_folder, writing_alone
-from saccade.store.paths import cache_dir
+from saccade.store.atomic import atomic_folder, cache_dir, writing_alone
 
 # Keep transformers' progress bars and warnings away from the user, who did not ask for them.
 

@@ -25,9 +25,8 @@ from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.held_out import Sample
 from saccade.interp.lenses.statistics import Statistics
-from saccade.store.atomic import Hold, locked, write_refused
+from saccade.store.atomic import Hold, cache_dir, locked, write_refused
 from saccade.store.folder import read_folder, write_folder
-from saccade.store.paths import cache_dir
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

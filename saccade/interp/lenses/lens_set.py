@@ -19,9 +19,8 @@ from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.held_out import Sample
 from saccade.interp.lenses.lens import Lens
 from saccade.interp.lenses.statistics import Statistics
-from saccade.store.atomic import settled_folder
+from saccade.store.atomic import cache_dir, settled_folder
 from saccade.store.folder import amend_manifest, read_folder, read_manifest, write_folder
-from saccade.store.paths import cache_dir
 from saccade.store.schema import conform
 
 if TYPE_CHECKING:

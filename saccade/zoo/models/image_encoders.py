@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import MissingPackageError, ModelError, UsageError
-from saccade.store.tensors import load_tensors
+from saccade.store.folder import load_tensors
 from saccade.zoo.sensors.coordinates import pixel_centres
 
 # A small network of convolutions that turns images into maps of features.

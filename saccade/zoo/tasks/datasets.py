@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from saccade.errors import TaskError, UsageError, suggest
-from saccade.store.paths import cache_dir, data_dir
+from saccade.store.atomic import cache_dir, data_dir
 
 # The data sets that saccade knows: what they are, whence they come, what they may be used for.
 

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import TaskError
-from saccade.store.tensors import load_tensors
+from saccade.store.folder import load_tensors
 from saccade.zoo.tasks.books import read_lines
 from saccade.zoo.tasks.digit_captions import NAMES, DigitEpoch, DigitSentences, Sentences
 from saccade.zoo.tasks.mnist import Digits, as_images

@@ -22,9 +22,8 @@ from torch.optim import Optimizer
 
 from saccade.errors import StoreError, TrainingError
 from saccade.store.atomic import settled_folder
-from saccade.store.folder import read_folder, write_folder
+from saccade.store.folder import load_tensors, read_folder, save_tensors, write_folder
 from saccade.store.schema import conform, with_digest, without_digest
-from saccade.store.tensors import load_tensors, save_tensors
 
 # The state of everything that draws at random, as tensors: seeded, taken, put back.
 

@@ -13,8 +13,8 @@ from saccade.interp.lenses.batches import CorpusBatches, SelfBatches, kept_posit
 from saccade.interp.lenses.fit import fit_lenses
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.gather import gather
-from saccade.store.paths import cache_dir
-from saccade.store.tensors import write_tensors
+from saccade.store.atomic import cache_dir
+from saccade.store.folder import write_tensors
 
 ROWS = 15
 

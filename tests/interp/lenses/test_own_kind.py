@@ -24,7 +24,7 @@ from saccade.interp.lenses.lens import Lens, Site, needs_residual, register_lens
 from saccade.interp.lenses.lens_kinds import OWN, fitted_kinds, lens_kind, lens_kinds
 from saccade.interp.lenses.lens_set import load_lenses
 from saccade.interp.lenses.residual_lenses import LogitLens
-from saccade.store.paths import cache_dir
+from saccade.store.atomic import cache_dir
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "own-lens.md"
 SMALL = {"tokens": 1100, "window": 31, "rows": 7}

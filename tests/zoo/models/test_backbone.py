@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from saccade.errors import MissingPackageError, ModelError
-from saccade.store.tensors import save_tensors
+from saccade.store.folder import save_tensors
 from saccade.zoo.models.image_encoders import MEANS, SPREADS, Backbone, open_backbone
 
 

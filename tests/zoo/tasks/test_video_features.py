@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.errors import TaskError
-from saccade.store.tensors import save_tensors
+from saccade.store.folder import save_tensors
 from saccade.zoo.tasks.videos import read_video_features
 
 SENTENCES = "vid1\ta cat plays\nvid2\ta man runs\nvid1\tthe cat moves\n"

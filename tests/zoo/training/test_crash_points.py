@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from saccade.errors import TrainingError
-from saccade.store import tensors
+from saccade.store import folder as store_folder
 from saccade.store.atomic import atomic_file
 from saccade.zoo.recipes.run import load_run, settings_of_run, train_recipe
 from saccade.zoo.training import run_state as run
@@ -83,7 +83,7 @@ def status_of_child(folder: Path, before_operation: Callable[[int], None]) -> in
     if child == 0:
         status = 1
         try:
-            numbers, save = count(1), tensors.save_file
+            numbers, save = count(1), store_folder.save_file
 
             def announce():
                 before_operation(next(numbers))
@@ -98,7 +98,7 @@ def status_of_child(folder: Path, before_operation: Callable[[int], None]) -> in
                 save(*args, **kwargs)
                 announce()
 
-            tensors.save_file = save_announced
+            store_folder.save_file = save_announced
             os.fsync = lambda _: announce()
             sys.addaudithook(on_event)
             train_tiny(folder)

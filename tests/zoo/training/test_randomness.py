@@ -6,7 +6,7 @@ import random
 import numpy as np
 import torch
 
-from saccade.store.tensors import load_tensors, save_tensors
+from saccade.store.folder import load_tensors, save_tensors
 from saccade.zoo.training.checkpoint import own_randomness, random_state, seed_all, set_random_state
 
 

@@ -20,9 +20,9 @@ from saccade import __version__
 from saccade.errors import LensError, StoreError
 from saccade.interp.studies.guard.features import Discriminant, Readout
 from saccade.interp.studies.guard.guard import MOST_SCORE, Guard, threshold_for
+from saccade.store.atomic import cache_dir
 from saccade.store.fingerprint import fingerprint_text
 from saccade.store.folder import read_folder, write_folder
-from saccade.store.paths import cache_dir
 from saccade.store.schema import conform
 
 if TYPE_CHECKING:

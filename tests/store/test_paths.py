@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from saccade.store.paths import cache_dir, data_dir
+from saccade.store.atomic import cache_dir, data_dir
 
 
 def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
