@@ -20,7 +20,7 @@ def examples(tmp_path, monkeypatch):
     from saccade.interp.lenses import lens
 
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(lens, "_KINDS", dict(lens._KINDS))
+    monkeypatch.setattr(lens, "_REGISTERED", dict(lens._REGISTERED))
     monkeypatch.setattr(objectives, "_OBJECTIVES", dict(objectives._OBJECTIVES))
     text = GUIDE.read_text(encoding="utf-8")
     files = dict(re.findall(r"Save it as `(\w+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL))

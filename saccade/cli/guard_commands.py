@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -122,7 +122,7 @@ def guard_score(
     from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.guard.guard_file import load_guard
-    from saccade.interp.studies.guard.guard_prompts import in_portions, prompts_of
+    from saccade.interp.studies.guard.guard_prompts import prompts_of
 
     lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
     loaded = load_guard(guard, lenses)
@@ -187,3 +187,24 @@ def guard_eval(
     from rich.console import Console
 
     Console(highlight=False).print(found.to_table())
+
+
+def in_portions(prompts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """So many prompts at a time, each portion as soon as it is whole.
+
+    >>> [len(portion) for portion in in_portions(["a", "b", "c"], 2)]
+    [2, 1]
+    """
+    portion: list[str] = []
+    try:
+        for prompt in prompts:
+            portion.append(prompt)
+            if len(portion) == size:
+                yield portion
+                portion = []
+    except UsageError:  # a line that is no prompt: those before it are still answered
+        if portion:
+            yield portion
+        raise
+    if portion:
+        yield portion

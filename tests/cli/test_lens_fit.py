@@ -68,7 +68,7 @@ def test_the_help_names_the_kinds_and_methods_that_there_are(saccade):
     """It is written without torch, so that a test has to hold it to the classes."""
     from saccade.cli.options import field_help
     from saccade.interp.lenses.fit_config import FitConfig
-    from saccade.interp.lenses.lens_kinds import fitted_kinds, lens_kind
+    from saccade.interp.lenses.lens import fitted_kinds, lens_kind
 
     said = field_help(FitConfig)
     kinds = said["kind"].removeprefix("Which kind of lens: ").removesuffix(", or one of your own.")

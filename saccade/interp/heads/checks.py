@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from saccade.errors import ModelError
-from saccade.interp.heads.capture import head_outputs
-from saccade.interp.heads.hooks import (
+from saccade.interp.heads.capture import (
     TOLERANCE,
     Trial,
     added_to,
     agree,
+    head_outputs,
     keep_in,
     n_embedded,
     on_input,

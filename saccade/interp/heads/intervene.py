@@ -266,7 +266,7 @@ def mean_z(
     """By layer: the mean activation of each head over the tokens of a text.
 
     Special tokens and the first one are left out: attention rests there, and what heads hold there
-    is unlike the rest (`saccade.interp.heads.encoding`).
+    is unlike the rest (`saccade.interp.heads.model`).
 
     Args:
         ids: one batch of texts, or batches of a longer one.

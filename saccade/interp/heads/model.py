@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from saccade.errors import UsageError
+from saccade.interp.heads.capture import input_device, n_embedded, try_model
 from saccade.interp.heads.checks import (
     check_causal,
     check_logits,
@@ -23,8 +24,6 @@ from saccade.interp.heads.checks import (
     check_values,
     check_weights,
 )
-from saccade.interp.heads.encoding import Encoding, show_words, text_ids
-from saccade.interp.heads.hooks import input_device, n_embedded, try_model
 from saccade.interp.heads.loading import (
     DEFAULT_MODEL,
     load_model,
@@ -39,6 +38,110 @@ from saccade.interp.heads.residual_path import (
 )
 from saccade.interp.heads.taps import FinalNorm, HeadLayer, find_taps
 from saccade.store.fingerprint import fingerprint_model, fingerprint_tokenizer
+
+# How single tokens are shown.
+
+NO_TEXT = "\N{REPLACEMENT CHARACTER}"
+
+
+def show_words(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """One string for each id, with its leading space.
+
+    Bytes that are no text by themselves are shown as the tokenizer's own piece.
+    """
+    anchor = tokenizer("a", add_special_tokens=False).input_ids[-1:]
+    start = _decode(tokenizer, anchor)
+    return [_show(tokenizer, int(id_), anchor, start) for id_ in ids]
+
+
+def _show(tokenizer: PreTrainedTokenizerBase, id_: int, anchor: list[int], start: str) -> str:
+    try:
+        piece = tokenizer.convert_ids_to_tokens(id_)
+    except (IndexError, OverflowError):
+        piece = None
+    if piece is None:  # many models have more embedding rows than their tokenizer has tokens
+        return f"<{id_}>"
+    # SentencePiece drops the space of a first token, so the token is decoded behind another one.
+    text = _decode(tokenizer, [*anchor, id_])
+    text = text.removeprefix(start) if text.startswith(start) else _decode(tokenizer, [id_])
+    if text and NO_TEXT not in text:
+        return text
+    return str(piece)
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert isinstance(decoded, str), "one list of ids decodes to one string"
+    return decoded
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a tokenizer adds to the tokens of a text, for prompts and corpora alike.
+
+    Many tokenizers put a token of their own, usually BOS, before a text. A model trained with it
+    computes something else without it: on windows of WikiText-2 the perplexity of Gemma-3-270M is
+    three times as high. So every text that a model runs on, windows of a corpus included, begins
+    as the tokenizer begins a prompt.
+
+    The first token of a text and special tokens are attention sinks (Xiao et al., 2023,
+    https://arxiv.org/abs/2309.17453) with activations unlike all others. `is_text` tells which
+    positions remain without them: only these enter the statistics of lenses.
+
+    >>> Encoding(prefix=(1,), special=frozenset({1, 2})).is_text(torch.tensor([[1, 7, 2, 7]]))
+    tensor([[False,  True, False,  True]])
+    """
+
+    prefix: tuple[int, ...] = ()
+    """The token ids in front of every text; none for models without BOS."""
+    special: frozenset[int] = frozenset()
+    """The ids of all special tokens: BOS, end of text, padding and others of the tokenizer's."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
+        """What a tokenizer adds, found by trying it."""
+        if tokenizer is None:
+            return cls()
+        special = frozenset(int(each) for each in tokenizer.all_special_ids)
+        return cls(prefix=_prefix(tokenizer), special=special)
+
+    @property
+    def n_skipped(self) -> int:
+        """How many positions at the start of every text are no text: the prefix, at least one."""
+        return max(1, len(self.prefix))
+
+    def is_text(self, ids: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
+        """True = an ordinary token of the text, neither special nor the first one."""
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[:, : self.n_skipped] = False
+        return mask & ~torch.isin(ids, self._special.to(ids.device))
+
+    def with_prefix(self, ids: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch longer_pos"]:
+        """Rows of text with the prefix in front of each."""
+        first = torch.tensor(self.prefix, dtype=ids.dtype, device=ids.device)
+        return torch.cat([first.expand(len(ids), -1), ids], dim=1)
+
+    @cached_property
+    def _special(self) -> Tensor:
+        return torch.tensor(sorted(self.special), dtype=torch.long)
+
+
+def _prefix(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids in front of the text's own. What a tokenizer puts behind a text is not wanted."""
+    whole = [int(each) for each in tokenizer("a").input_ids]
+    plain = [int(each) for each in tokenizer("a", add_special_tokens=False).input_ids]
+    starts = range(len(whole) - len(plain) + 1) if plain else ()
+    start = next((at for at in starts if whole[at : at + len(plain)] == plain), 0)
+    return tuple(whole[:start])
+
+
+def text_ids(
+    tokenizer: PreTrainedTokenizerBase, encoding: Encoding, text: str
+) -> Int[Tensor, "1 pos"]:
+    """The ids of one prompt: the prefix, then the text; nothing that would end it."""
+    plain = tokenizer(text, add_special_tokens=False).input_ids
+    return encoding.with_prefix(torch.tensor([plain], dtype=torch.long))
+
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len")
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from saccade.interp.heads.capture import Readable, capture
-from saccade.interp.heads.hooks import agree, run_base
+from saccade.interp.heads.capture import Readable, agree, capture, run_base
 from saccade.interp.heads.taps import FinalNorm, HeadLayer
 
 

@@ -13,12 +13,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from saccade.errors import ModelError
-from saccade.interp.heads.hooks import (
+from saccade.errors import ModelError, UsageError
+from saccade.interp.heads.capture import (
+    Captured,
+    Readable,
     Trial,
     added_to,
     agree,
     base_of,
+    head_outputs,
     on_input,
     on_output,
     run_through,
@@ -283,3 +286,62 @@ def _put(into: dict[str, Tensor], key: str, ids: Tensor | None, tensor: Any) -> 
             tensor = tensor.view(*ids.shape, -1)  # OPT flattens batch and position
         # A copy: some models add to their tensors in place later on.
         into[key] = tensor.clone()
+
+
+# What a head adds directly to the final state and to the logits.
+
+
+@torch.no_grad()
+def direct_states(
+    model: Readable,
+    captured: Captured,
+    layer: int,
+    *,
+    positions: Sequence[int] | None = None,
+) -> Float[Tensor, "batch pos head d_model"]:
+    """What each head of a layer adds directly to the final normed state.
+
+    Every norm on the way keeps the scale it had in this run, so that the heads add up.
+    """
+    at = model.layer(layer)
+    if captured.final_residual is None or layer not in captured.z:
+        raise UsageError(
+            f"this capture does not hold what layer {layer}'s heads add to the final state",
+            hint=f"capture with residual=True and layers that include {layer}",
+        )
+    if not at.reaches_stream:
+        raise ModelError(
+            f"{at.path} has no direct path to the words: its block norms the stream itself",
+            hint="read this model's heads with lenses instead",
+        )
+    index = list(range(captured.final.shape[1])) if positions is None else list(positions)
+    z = captured.z[layer][:, index]  # [batch, pos, head, d_head]
+    added = head_outputs(at, z)
+    if at.post_norm is not None:
+        added = at.post_norm.frozen(added, at.projection(z.flatten(-2))[:, :, None])
+    added = added * at.multiplier
+    whole = captured.final_residual[:, index, None]  # [batch, pos, 1, d_model]
+    return model.final_norm.frozen(added.to(whole.device), whole)
+
+
+def direct_logits(
+    model: Readable,
+    captured: Captured,
+    layer: int,
+    words: Int[Tensor, "batch pos"],
+    *,
+    positions: Sequence[int] | None = None,
+) -> Float[Tensor, "batch pos head"]:
+    """Direct logit attribution: what each head of a layer adds to the logit of a word.
+
+    Elhage et al., 2021, "A Mathematical Framework for Transformer Circuits". The frozen norms keep
+    the sum over all parts equal to the logit; a soft-cap, being no sum, is left out.
+
+    Args:
+        words: one id for each row and each of ``positions``.
+        positions: which positions of the capture; all by default.
+    """
+    states = direct_states(model, captured, layer, positions=positions)
+    weight = model.unembedding.weight
+    rows = weight[words.to(weight.device)].float()  # [batch, pos, d_model]
+    return torch.einsum("bphd,bpd->bph", states.to(rows.device), rows) * model.unembedding.scale

@@ -29,8 +29,14 @@ from saccade.interp.lenses.gather import (
 )
 from saccade.interp.lenses.gradient import find_objective
 from saccade.interp.lenses.held_out import HeldOut
-from saccade.interp.lenses.lens import Lens, Method, needs_residual
-from saccade.interp.lenses.lens_kinds import fitted_kinds, kinds_fitted_by, lens_kind
+from saccade.interp.lenses.lens import (
+    Lens,
+    Method,
+    fitted_kinds,
+    kinds_fitted_by,
+    lens_kind,
+    needs_residual,
+)
 from saccade.interp.lenses.lens_set import Lenses, Provenance
 from saccade.interp.lenses.self_text import WINDOW
 
@@ -50,10 +56,11 @@ def checked(model: LanguageModel, config: FitConfig, *, is_own_text: bool = Fals
     Raises:
         UsageError: the settings contradict each other or the model.
     """
-    if len(kinds := kinds_fitted_by(config.method)) == 1:
-        config = replace(config, kind=kinds[0])  # a recipe of this kind alone
-    lens_kind(config.kind)
-    find_objective(config.objective)
+    can = config.method in lens_kind(config.kind).methods()
+    if not can and len(kinds := kinds_fitted_by(config.method)) == 1:
+        config = replace(config, kind=kinds[0])  # the only kind with this method
+    if config.objective != FitConfig.objective:
+        find_objective(config.objective)
     for layer in config.layers:
         model.layer(layer)
     problems = [
@@ -223,7 +230,9 @@ def _fitted(
     by_layer = method.run(fit)
     _refuse_strange(by_layer, config.kind, fit.layers)
     lenses = _bound(model, by_layer, gathered, _made(model, batches, config))
-    return score_quickly(lenses if method.keeps_sums else replace(lenses, statistics=None))
+    # Without the sums nothing is stored; the sample is for the first scores only.
+    sample = gathered.held_out().tensors()
+    return score_quickly(lenses if method.keeps_sums else replace(lenses, stored=sample))
 
 
 def from_statistics(model: LanguageModel, gathered: Gathered, provenance: Provenance) -> Lenses:
@@ -249,8 +258,7 @@ def _bound(
         by_layer={layer: lens.requires_grad_(False) for layer, lens in by_layer.items()},
         baseline=baseline_lens(gathered.statistics).to(model.unembedding.weight.device),
         provenance=provenance,
-        statistics=gathered.statistics,
-        held_out=gathered.held_out(),
+        stored={**gathered.statistics.sums, **gathered.held_out().tensors()},
     )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from saccade.interp.heads.hooks import run_base
+from saccade.interp.heads.capture import run_base
 from saccade.interp.heads.taps import HeadLayer
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.lens import Lens, Method

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.errors import UsageError
-from saccade.interp.heads.capture import Captured, direct_states
+from saccade.errors import UsageError, suggest
+from saccade.interp.heads.capture import Captured
+from saccade.interp.heads.residual_path import direct_states
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -129,22 +130,68 @@ class Method:
         return cls(run=run, takes_objective=takes_objective)
 
 
-# By name. The package's own kinds are listed in `saccade.interp.lenses.lens_kinds`.
-_KINDS: dict[str, type[Lens]] = {}
+# The kinds of lens: those of this package, and those that a plugin registers.
 
-
+_REGISTERED: dict[str, type[Lens]] = {}
 _Kind = TypeVar("_Kind", bound=Lens)
 
 
 def register_lens(lens: type[_Kind]) -> type[_Kind]:
     """Make a kind of lens known by its name; used as a decorator."""
-    _KINDS[lens.kind] = lens
+    _REGISTERED[lens.kind] = lens
     return lens
 
 
-def registered_kinds() -> Mapping[str, type[Lens]]:
-    """The kinds that were registered so far, by name."""
-    return _KINDS
+def own_kinds() -> tuple[type[Lens], ...]:
+    """The one list of the package's own kinds; each says in its class how it is fitted."""
+    from saccade.interp.lenses.head_lens import DenseHeadLens, HeadLens
+    from saccade.interp.lenses.jacobian_lens import JacobianLens
+    from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens, TunedLens
+
+    return (HeadLens, DenseHeadLens, JacobianLens, LogitLens, HeadLogitLens, TunedLens)
+
+
+def _known() -> Mapping[str, type[Lens]]:
+    return {**{kind.kind: kind for kind in own_kinds()}, **_REGISTERED}
+
+
+def lens_kinds() -> tuple[str, ...]:
+    """The names of the kinds that are known.
+
+    >>> lens_kinds()
+    ('dense', 'head', 'jacobian', 'logit', 'logit-head', 'tuned')
+    """
+    return tuple(sorted(_known()))
+
+
+def lens_kind(name: str) -> type[Lens]:
+    """The kind of lens that has this name."""
+    if name not in _known():
+        raise UsageError(
+            f"no lens kind {name!r}: known are {', '.join(lens_kinds())}",
+            hint=suggest(
+                name, _known(), "a file with a kind of your own is named with `--plugin FILE.py`"
+            ),
+        )
+    return _known()[name]
+
+
+def kinds_fitted_by(method: str) -> tuple[str, ...]:
+    """The names of the kinds that can be fitted by a method.
+
+    >>> kinds_fitted_by("polish")
+    ('head', 'tuned')
+    """
+    return tuple(name for name in lens_kinds() if method in lens_kind(name).methods())
+
+
+def fitted_kinds() -> tuple[str, ...]:
+    """The names of the kinds that can be fitted at all; the others have nothing to learn.
+
+    >>> fitted_kinds()
+    ('dense', 'head', 'jacobian', 'tuned')
+    """
+    return tuple(name for name in lens_kinds() if lens_kind(name).methods())
 
 
 class FrozenUnembedding(nn.Module):

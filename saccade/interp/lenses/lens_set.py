@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,12 +103,21 @@ class Lenses:
     quality: Quality = field(default_factory=dict)
     """Measure -> layer -> one figure a head, on held-out text: ``kl``, ``gain`` and others; of
     fidelity ``ablation``, ``alignment`` and ``spearman``. None where it was not measured."""
-    statistics: Statistics | None = None
-    """The sums they were solved from; needed to merge them with others."""
-    held_out: Sample | None = None
-    """The held-out positions they were chosen on; likewise."""
+    stored: Mapping[str, Tensor] = field(default_factory=dict)
+    """The named tensors of `statistics` and `held_out`, as they are stored."""
     digest: str | None = None
     """The sha256 of the file that they were loaded from."""
+
+    @cached_property
+    def statistics(self) -> Statistics | None:
+        """The sums they were solved from; needed to merge them with others."""
+        sums = {k: v for k, v in self.stored.items() if not k.startswith("sample.")}
+        return Statistics.from_tensors(sums, tuple(self.by_layer)) if sums else None
+
+    @cached_property
+    def held_out(self) -> Sample | None:
+        """The held-out positions they were chosen on; needed likewise."""
+        return Sample.from_tensors(self.stored) if "sample.final" in self.stored else None
 
     @property
     def sites(self) -> list[tuple[int, int]]:
@@ -249,7 +259,7 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     Raises:
         LensError: the folder is missing, damaged, or was made for another model or tokenizer.
     """
-    from saccade.interp.lenses.lens_kinds import lens_kind
+    from saccade.interp.lenses.lens import lens_kind
 
     path = find_lenses(path, model)
     try:
@@ -281,15 +291,9 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
         baseline=tensors["baseline"].to(model.unembedding.weight.device),
         provenance=provenance,
         quality=told.quality,
-        statistics=_statistics(stored, tuple(by_layer)) if stored else None,
-        held_out=Sample.from_tensors(stored) if "sample.final" in stored else None,
+        stored=stored,
         digest=manifest["files"][LENSES]["sha256"],
     )
-
-
-def _statistics(stored: Mapping[str, Tensor], layers: tuple[int, ...]) -> Statistics:
-    sums = {name: total for name, total in stored.items() if not name.startswith("sample.")}
-    return Statistics.from_tensors(sums, layers)
 
 
 def read_provenance(path: str | Path) -> Provenance:

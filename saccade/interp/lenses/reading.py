@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
-from saccade.interp.heads.capture import Captured, capture, direct_states
+from saccade.interp.heads.capture import Captured, capture
+from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
 from saccade.viewer.export import Shown, reading_page

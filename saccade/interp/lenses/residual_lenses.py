@@ -320,7 +320,7 @@ def baseline_lenses(model: LanguageModel, kind: str) -> Lenses:
     Args:
         kind: "logit" or "logit-head"; a kind of one's own if it has no parameters.
     """
-    from saccade.interp.lenses.lens_kinds import lens_kind
+    from saccade.interp.lenses.lens import lens_kind
 
     lens_class = lens_kind(kind)
     if lens_class.site == "direct" and not has_direct_path(model):

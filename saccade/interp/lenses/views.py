@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import LensError, UsageError
-from saccade.interp.heads.capture import direct_states
+from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.head_lens import said_by_head
 from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.reading import Word, plain, share_explained

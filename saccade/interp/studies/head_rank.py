@@ -12,8 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import ModelError, UsageError
-from saccade.interp.heads.capture import capture, direct_states
+from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import Ablate, intervene, mean_z
+from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.corpus import read_corpus
 from saccade.interp.lenses.self_text import sample_batch
 from saccade.interp.studies.bias.bias_words import behind_a_space

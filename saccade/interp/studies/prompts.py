@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import capture
-from saccade.interp.heads.hooks import base_of
+from saccade.interp.heads.capture import base_of, capture
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.heads.loading import quiet_transformers
 

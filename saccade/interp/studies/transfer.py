@@ -18,7 +18,7 @@ from saccade.interp.lenses.evaluate import choose_positions, evaluate_lenses
 from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.held_out import HeldOut, Sample
-from saccade.interp.lenses.lens_kinds import lens_kind
+from saccade.interp.lenses.lens import lens_kind
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.statistics import Covariances, ridged
 
@@ -204,7 +204,7 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
                 hint="give another checkpoint of the same model",
             ) from error
         by_layer[layer].requires_grad_(False)
-    return replace(lenses, model=changed, by_layer=by_layer, statistics=None, held_out=None)
+    return replace(lenses, model=changed, by_layer=by_layer, stored={})
 
 
 @torch.no_grad()

@@ -11,8 +11,9 @@ from transformers import AttentionInterface, DynamicCache
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from saccade.errors import ModelError, UsageError
-from saccade.interp.heads.capture import capture, direct_logits, head_outputs, output_matrix
+from saccade.interp.heads.capture import capture, head_outputs, output_matrix
 from saccade.interp.heads.model import LanguageModel, wrap_model
+from saccade.interp.heads.residual_path import direct_logits
 
 # float32 sums in another order; the numbers are of size 1.
 CLOSE = {"atol": 2e-5, "rtol": 2e-4}

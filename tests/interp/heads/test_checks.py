@@ -21,11 +21,10 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
 from saccade.errors import ModelError
-from saccade.interp.heads.capture import capture, direct_logits
+from saccade.interp.heads.capture import capture, try_model
 from saccade.interp.heads.checks import check_logits
-from saccade.interp.heads.hooks import try_model
 from saccade.interp.heads.model import wrap_model
-from saccade.interp.heads.residual_path import find_unembedding
+from saccade.interp.heads.residual_path import direct_logits, find_unembedding
 from saccade.interp.heads.taps import find_taps
 
 SMALL = {"vocab_size": 101, "hidden_size": 42, "num_attention_heads": 3, "num_hidden_layers": 2}

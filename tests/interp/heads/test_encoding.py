@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from saccade.interp.heads.encoding import Encoding, show_words, text_ids
+from saccade.interp.heads.model import Encoding, show_words, text_ids
 
 BOS, EOS, EXTRA = 1, 2, 3
 WORDS = {"<unk>": 0, "<s>": BOS, "</s>": EOS, "<chat>": EXTRA, "a": 5, "cat": 7, "sat": 11}
@@ -86,3 +86,9 @@ def test_a_full_stop_keeps_its_space():
     tokenizer = plain_tokenizer()
     assert tokenizer.decode([1, 2], clean_up_tokenization_spaces=True) == "a."
     assert show_words(tokenizer, [2]) == [" ."]
+
+
+def test_ids_of_a_tokenizer_with_gaps_are_shown_by_their_token():
+    tokenizer = tokenizer_with(None)
+    assert len(tokenizer) == 7 < WORDS["sat"]
+    assert [each.strip() for each in show_words(tokenizer, [7, 11, 4])] == ["cat", "sat", "<4>"]

@@ -10,7 +10,7 @@ from families import tiny
 from torch import nn
 from torch.testing import assert_close
 
-from saccade.interp.heads.capture import capture, direct_logits, head_outputs, output_matrix
+from saccade.interp.heads.capture import capture, head_outputs, output_matrix
 from saccade.interp.heads.intervene import (
     Ablate,
     InjectHead,
@@ -20,6 +20,7 @@ from saccade.interp.heads.intervene import (
     intervene,
     mean_z,
 )
+from saccade.interp.heads.residual_path import direct_logits
 
 # float32 sums in another order; the numbers are of size 1.
 CLOSE = {"atol": 2e-5, "rtol": 2e-4}

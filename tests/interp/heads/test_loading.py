@@ -124,8 +124,8 @@ def test_a_device_map_spreads_the_model_with_accelerate(saved, ids, wrapped):
 
 def test_weights_that_accelerate_keeps_elsewhere_are_read_too(ids, wrapped):
     accelerate = pytest.importorskip("accelerate")
-    from saccade.interp.heads.capture import direct_logits
     from saccade.interp.heads.model import wrap_model
+    from saccade.interp.heads.residual_path import direct_logits
 
     hf = accelerate.cpu_offload(build(tiny("gemma2").config), execution_device="cpu")
     model, whole = wrap_model(hf, None, name="offloaded"), wrapped("gemma2")

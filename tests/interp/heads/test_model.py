@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import capture
-from saccade.interp.heads.hooks import trial_ids
+from saccade.interp.heads.capture import capture, trial_ids
 from saccade.interp.heads.model import LanguageModel, wrap_model
 
 

@@ -12,7 +12,7 @@ from families import FAMILIES, build, tiny
 from torch.testing import assert_close
 
 from saccade.errors import ModelError
-from saccade.interp.heads.hooks import try_model
+from saccade.interp.heads.capture import try_model
 from saccade.interp.heads.model import wrap_model
 from saccade.interp.heads.residual_path import Unembedding, find_unembedding
 from saccade.interp.heads.taps import find_taps

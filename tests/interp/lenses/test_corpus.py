@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from saccade.errors import CorpusError, MissingPackageError, UsageError
-from saccade.interp.heads.encoding import Encoding
+from saccade.interp.heads.model import Encoding
 from saccade.interp.lenses import corpus as corpus_module
 from saccade.interp.lenses import documents as documents_module
 from saccade.interp.lenses.corpus import Corpus, read_corpus, shard, split

@@ -16,7 +16,7 @@ from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.gather import Checkpoint
 from saccade.interp.lenses.gradient import GradientConfig, find_objective, train
 from saccade.interp.lenses.head_lens import DenseHeadLens, HeadLens
-from saccade.interp.lenses.lens_kinds import lens_kind
+from saccade.interp.lenses.lens import lens_kind
 
 LAYER, ROWS = 3, 5
 

@@ -8,8 +8,7 @@ import torch
 
 from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.model import wrap_model
-from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.lens_kinds import lens_kind
+from saccade.interp.lenses.lens import activation_at, lens_kind
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "heads"))

@@ -20,8 +20,16 @@ from saccade.interp.lenses.batches import CorpusBatches, SelfBatches
 from saccade.interp.lenses.evaluate import evaluate_lenses
 from saccade.interp.lenses.fit import fit_lenses, fit_on, merge_lenses
 from saccade.interp.lenses.fit_config import FitConfig, Method
-from saccade.interp.lenses.lens import Lens, Site, needs_residual, register_lens
-from saccade.interp.lenses.lens_kinds import OWN, fitted_kinds, lens_kind, lens_kinds
+from saccade.interp.lenses.lens import (
+    Lens,
+    Site,
+    fitted_kinds,
+    lens_kind,
+    lens_kinds,
+    needs_residual,
+    own_kinds,
+    register_lens,
+)
 from saccade.interp.lenses.lens_set import load_lenses
 from saccade.interp.lenses.residual_lenses import LogitLens
 from saccade.store.atomic import cache_dir
@@ -33,7 +41,7 @@ SMALL = {"tokens": 1100, "window": 31, "rows": 7}
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(lens, "_KINDS", dict(lens._KINDS))
+    monkeypatch.setattr(lens, "_REGISTERED", dict(lens._REGISTERED))
 
 
 @pytest.fixture
@@ -69,7 +77,10 @@ def kinds_named(source: str, *, but: tuple[str, ...] = ()) -> list[str]:
         and isinstance(node.body[0], ast.Expr)
     }
     kinds = {*lens_kinds(), *get_args(Method)} - {*but}
-    classes, files = {kind.__name__ for kind in OWN}, {kind.__module__ for kind in OWN}
+    classes, files = (
+        {kind.__name__ for kind in own_kinds()},
+        {kind.__module__ for kind in own_kinds()},
+    )
     found = []
     for node in ast.walk(tree):
         match node:

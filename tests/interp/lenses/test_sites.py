@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import capture, direct_logits
+from saccade.interp.heads.capture import capture
 from saccade.interp.heads.model import wrap_model
+from saccade.interp.heads.residual_path import direct_logits
 from saccade.interp.lenses.lens import activation_at, needs_residual
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "heads"))

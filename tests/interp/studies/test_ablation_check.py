@@ -72,7 +72,7 @@ def test_the_model_answers_as_an_intervention_on_all_of_it_does(stories, stage):
 
 
 def test_a_direct_lens_hears_the_head_as_a_capture_of_the_run_does(stories, stage):
-    from saccade.interp.heads.capture import direct_states
+    from saccade.interp.heads.residual_path import direct_states
 
     lens = HeadLogitLens.start(stories, stage.layer)
     captured = capture(stories, stage.rerun.ids, layers=[stage.layer], residual=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from saccade.cli.guard_commands import in_portions
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses.head_lens import HeadLens
@@ -14,7 +15,7 @@ from saccade.interp.studies.guard.features import FIRST, N_NUMBERS, HeadSums, le
 from saccade.interp.studies.guard.guard_eval import METHODS, evaluate_guard, surprise
 from saccade.interp.studies.guard.guard_file import load_guard
 from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
-from saccade.interp.studies.guard.guard_prompts import in_portions, prompts_of
+from saccade.interp.studies.guard.guard_prompts import prompts_of
 
 WHO = ("Lily", "Tom", "the cat", "a bird", "the little girl")
 DID = ("saw", "liked", "found", "wanted", "looked for")

@@ -11,8 +11,9 @@ import torch
 from torch.testing import assert_close
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import capture, direct_logits, head_outputs
+from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.intervene import Ablate, intervene, mean_z
+from saccade.interp.heads.residual_path import direct_logits
 from saccade.interp.studies.head_rank import (
     Replacement,
     Target,

@@ -199,7 +199,8 @@ def test_texts_with_two_names_say_one_once_and_one_twice(reader_of_words):
 
 
 def test_the_name_mover_score_is_what_a_head_adds_times_where_it_looks(reader_of_words):
-    from saccade.interp.heads.capture import capture, direct_logits
+    from saccade.interp.heads.capture import capture
+    from saccade.interp.heads.residual_path import direct_logits
     from saccade.interp.studies.roles import NAME_ROWS
 
     model = reader_of_words

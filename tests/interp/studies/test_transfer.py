@@ -114,4 +114,4 @@ def test_a_shared_lens_is_least_squares_on_what_heads_write(stories, story_lense
 
 def test_lenses_without_their_sums_cannot_be_shared(story_lenses, unseen):
     with pytest.raises(LensError, match="do not hold the sums"):
-        share_lenses(replace(story_lenses, statistics=None), unseen)
+        share_lenses(replace(story_lenses, stored={}), unseen)

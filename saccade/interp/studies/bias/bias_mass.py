@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from saccade.interp.heads.capture import capture
-from saccade.interp.heads.hooks import run_base
+from saccade.interp.heads.capture import capture, run_base
 from saccade.interp.lenses.lens import activation_at, needs_residual
 from saccade.interp.studies.bias.bias_words import WordTokens
 from saccade.interp.studies.prompts import prompt_batches

@@ -152,24 +152,3 @@ def _from_json(line: str, number: int) -> str:
             hint='expected a string, or an object with a string named "prompt"',
         )
     return found
-
-
-def in_portions(prompts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """So many prompts at a time, each portion as soon as it is whole.
-
-    >>> [len(portion) for portion in in_portions(["a", "b", "c"], 2)]
-    [2, 1]
-    """
-    portion: list[str] = []
-    try:
-        for prompt in prompts:
-            portion.append(prompt)
-            if len(portion) == size:
-                yield portion
-                portion = []
-    except UsageError:  # a line that is no prompt: those before it are still answered
-        if portion:
-            yield portion
-        raise
-    if portion:
-        yield portion
