@@ -6,7 +6,7 @@ loaded model. Wanted are a fit of at most 1.3 forward passes, and at most 1.5 GB
 model's size on top of the model.
 
 Every figure comes from a process of its own: a peak of memory is that of a whole process, and a
-plain forward pass over a vocabulary of 262,144 words takes more than all the rest. Times are
+plain forward pass over a vocabulary of 262,144 tokens takes more than all the rest. Times are
 processor seconds of one thread, which other work on the machine does not count in (`--threads 2`
 for seconds by the clock), the least of several repetitions in turn. `--models` names folders or
 models of the hub; one that is not there is said to be missing. About an hour for the three.

@@ -83,7 +83,7 @@ def train_until_no_better(
 ) -> dict[int, float]:
     """The least KL that gradient steps reach on each head, judged on the held-out text itself.
 
-    Twice the words of the polish, more and ever smaller steps, from where the polish ended; the
+    Twice the tokens of the polish, more and ever smaller steps, from where the polish ended; the
     best state of each head counts, chosen by the very text that it is judged on, so this errs up.
     Ends when a round of steps improves the mean gain by less than 0.3 %.
     """
@@ -99,17 +99,17 @@ def train_until_no_better(
     generator = torch.Generator().manual_seed(1)
     for round_ in range(rounds):
         before = baseline - mean(best)
-        config = PolishConfig(words=8192, seed=round_ + 1)
+        config = PolishConfig(tokens=8192, seed=round_ + 1)
         for step in range(1, steps + 1):
             index = torch.randint(len(final), (1024,), generator=generator)
-            words, teacher, n = teacher_of(
+            tokens, teacher, n = teacher_of(
                 model, final[index], step, config=config, processes=Processes()
             )
-            vectors = model.unembedding.weight[words.ids]
+            vectors = model.unembedding.weight[tokens.ids]
             rate = 0.1 * 0.6**round_ * min(1.0, 2.2 - 2 * step / steps)
             for layer, state in states.items():
                 z = kept[str(layer)][index][:, None].float()
-                gradient = gradient_of(state, z, vectors, words, teacher) / n
+                gradient = gradient_of(state, z, vectors, tokens, teacher) / n
                 state.velocity.mul_(0.9).add_(gradient)
                 state.weight.sub_(gradient + 0.9 * state.velocity, alpha=rate)
             if step % max(1, steps // 2) == 0:

@@ -23,12 +23,12 @@ from saccade.viewer.security import Address
 from saccade.viewer.session import Desk
 from saccade.viewer.worker import Opened, ViewConfig, open_model_and_lenses
 
-# Twenty tokens of the default model, but for the last word, which makes each text a new one.
+# Twenty tokens of the default model, but for the last token, which makes each text a new one.
 TEXT = (
     "The old lighthouse keeper walked slowly down to the harbour, where he saw a small boat "
     "and a {}"
 )
-WORDS = ("dog", "cat", "man", "boy", "girl", "bird", "fish", "box", "net", "lamp", "rope", "book")
+TOKENS = ("dog", "cat", "man", "boy", "girl", "bird", "fish", "box", "net", "lamp", "rope", "book")
 CROWD = 200
 # One client, as a browser keeps its connections: a new one takes longer than a head card.
 CLIENT = httpx.Client(timeout=120, limits=httpx.Limits(max_connections=CROWD))
@@ -53,8 +53,8 @@ def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
     """The same reading in Python and by the server, in turn; a new text each time."""
     lenses = next(iter(opened.lenses.values()))
     python, page = [], []
-    for word in ("sun", *WORDS[:rounds]):
-        text = TEXT.format(word)
+    for token in ("sun", *TOKENS[:rounds]):
+        text = TEXT.format(token)
         python.append(_timed(partial(lenses.read, text, unembedding=True)))
         page.append(_timed(partial(_ask, url, "reading", text=text)))
     # The first of each warms up what is loaded late.
@@ -70,7 +70,7 @@ def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
 
 def _cards(opened: Opened, url: str) -> dict[str, Any]:
     """Head cards after the map: nothing is run again."""
-    text, at = TEXT.format(WORDS[0]), opened.model.layers
+    text, at = TEXT.format(TOKENS[0]), opened.model.layers
     _ask(url, "reading", text=text)
     cards = [
         _timed(partial(_ask, url, "head", text=text, layer=layer.index, head=0)) for layer in at
@@ -93,7 +93,7 @@ def _load(url: str) -> dict[str, Any]:
 
     def unknown(number: int) -> tuple[int, float]:
         began = time.perf_counter()
-        question = {"text": TEXT.format(WORDS[number % len(WORDS)]), "layer": 0, "head": 0}
+        question = {"text": TEXT.format(TOKENS[number % len(TOKENS)]), "layer": 0, "head": 0}
         reply = CLIENT.post(f"{url}/api/head", json={**question, "position": number % 15})
         return reply.status_code, time.perf_counter() - began
 

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 # What `saccade edit` tells of an edit: what the model says without it and with it.
 
-TOP = 5  # words of a prediction
+TOP = 5  # tokens of a prediction
 
 
 def facts_of(
-    model: LanguageModel, edit: Edit, prompt: str, *, word: int | None, say: int
+    model: LanguageModel, edit: Edit, prompt: str, *, token: int | None, say: int
 ) -> dict[str, Any]:
     """The model's predictions after a prompt, and what it goes on with, before and after.
 
     Args:
-        word: whose probability is told; without it, the word that is likeliest before.
+        token: whose probability is told; without it, the token that is likeliest before.
     """
     from saccade.interp.studies.edit.edit_file import describe
     from saccade.interp.studies.prompts import go_on
@@ -52,15 +52,15 @@ def facts_of(
     with edit.applied(model):
         edited = _chances(model, prompt)
         says_edited = go_on(model, prompt, say)
-    word = int(plain.argmax()) if word is None else word
+    token = int(plain.argmax()) if token is None else token
     facts: dict[str, Any] = {
         "model": model.name,
         "prompt": prompt,
         "about": edit.about,
         "changes": [describe(each) for each in edit.changes],
-        "word": model.words([word])[0],
-        "before": float(plain[word]),
-        "after": float(edited[word]),
+        "token": model.tokens([token])[0],
+        "before": float(plain[token]),
+        "after": float(edited[token]),
         "predicts": _top(model, plain),
         "predicts_edited": _top(model, edited),
     }
@@ -74,14 +74,14 @@ def lines_of(facts: dict[str, Any]) -> str:
     done = ", ".join(facts["changes"])
     times = facts["after"] / max(facts["before"], 1e-30)
     effect = (
-        f"{dotted(facts['word'])}: {100 * facts['before']:.2f}% -> {100 * facts['after']:.2f}% "
+        f"{dotted(facts['token'])}: {100 * facts['before']:.2f}% -> {100 * facts['after']:.2f}% "
         f"({times:.1f} times)"
     )
     if "unrelated_perplexity" in facts:
         effect += f"; perplexity of unrelated text {100 * facts['unrelated_perplexity']:+.2f}%"
     lines = [done if facts["about"] == done else f"{facts['about']}: {done}", effect]
     for name, key in (("predicts", "predicts"), ("with the edit", "predicts_edited")):
-        shown = "  ".join(f"{dotted(word)} {100 * p:.0f}%" for word, p in facts[key])
+        shown = "  ".join(f"{dotted(token)} {100 * p:.0f}%" for token, p in facts[key])
         lines.append(f"{name:<14} {shown}")
     for name, key in (("says", "says"), ("with the edit", "says_edited")):
         if key in facts:
@@ -98,8 +98,8 @@ def _chances(model: LanguageModel, prompt: str) -> Float[Tensor, " d_vocab"]:
 
 def _top(model: LanguageModel, chances: Float[Tensor, " d_vocab"]) -> list[tuple[str, float]]:
     best = chances.topk(TOP)
-    words = model.words(best.indices.tolist())
-    return list(zip(words, best.values.tolist(), strict=True))
+    tokens = model.tokens(best.indices.tolist())
+    return list(zip(tokens, best.values.tolist(), strict=True))
 
 
 EDIT_EXAMPLES = """
@@ -111,18 +111,18 @@ saccade edit "The Eiffel Tower is located in the city of" --ablate 23.4 --ablate
 def edit(
     prompt: Annotated[str, typer.Argument(help="What the model reads.")],
     memory: Annotated[
-        str | None, typer.Option(help="Inject this word or text, that the model should think of.")
+        str | None, typer.Option(help="Inject this token or text, that the model should think of.")
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            help="The token to raise; of a longer word, its first. Without it, the memory's own."
+            help="The token to raise; of a longer token, its first. Without it, the memory's own."
         ),
     ] = None,
     form: Annotated[
         Literal["unembedding", "lens", "text"],
         typer.Option(
-            help="How the memory becomes a vector: its words through the unembedding, or through "
+            help="How the memory becomes a vector: its tokens through the unembedding, or through "
             "a lens's inverse, or what the model holds after reading it as a text."
         ),
     ] = "unembedding",
@@ -158,7 +158,7 @@ def edit(
     at: Annotated[
         str | None,
         typer.Option(
-            help="Where: all (and what is generated), last, positions (3,-1), or words of the "
+            help="Where: all (and what is generated), last, positions (3,-1), or tokens of the "
             "prompt, for their last token. Without it, last for a memory and all for the rest."
         ),
     ] = None,
@@ -183,7 +183,7 @@ def edit(
     """Inject a memory into a model while it runs, or ablate, scale and patch its heads.
 
     A memory goes where the lenses point to: the heads that already say most of it. How strongly
-    is searched for: what raises the word most while the perplexity of unrelated text rises by no
+    is searched for: what raises the token most while the perplexity of unrelated text rises by no
     more than a hundredth. The weights stay as they are: an edit is a small folder, applied by
     --load and by `saccade read --edit`.
     """
@@ -224,8 +224,8 @@ def edit(
         edit = load_edit(load, opened)
     elif memory is not None:
         space = replace(space, positions=positions)
-        found = _search(opened, prompt, memory, word=target, space=space, lens=lens, corpus=corpus)
-        edit, target = found.edit, found.word
+        found = _search(opened, prompt, memory, token=target, space=space, lens=lens, corpus=corpus)
+        edit, target = found.edit, found.token
         told = {"unrelated_perplexity": found.cost, "tried": found.n_tried}
     else:
         where = None if positions is None else tuple(positions)
@@ -240,7 +240,7 @@ def edit(
         asked = [replace(each, positions=where) for each in asked]
         edit, cost = _made(opened, prompt, asked, corpus)
         told = {"unrelated_perplexity": cost}
-    facts = facts_of(opened, edit, prompt, word=target, say=say) | told
+    facts = facts_of(opened, edit, prompt, token=target, say=say) | told
     if out is not None:
         edit.save(out)
         typer.echo(f"wrote {out}", err=True)
@@ -257,7 +257,7 @@ def _check(
 ) -> None:
     for text in (prompt, *([] if memory is None else [memory])):
         if not text.strip():
-            raise UsageError(f"the text is empty: {text!r}", hint="give at least one word")
+            raise UsageError(f"the text is empty: {text!r}", hint="give at least one token")
     if sum([memory is not None, load is not None, bool(heads)]) != 1:
         raise UsageError(
             "an edit is made from a memory, or of changes to heads, or loaded",
@@ -269,14 +269,14 @@ def _check(
         )
 
 
-def _target(model: LanguageModel, word: str | None, prompt: str) -> int | None:
+def _target(model: LanguageModel, token: str | None, prompt: str) -> int | None:
     from saccade.interp.studies.head_rank import first_token, several_tokens
 
-    if word is None:
+    if token is None:
         return None
-    if note := several_tokens(model, word):
+    if note := several_tokens(model, token):
         typer.echo(note, err=True)
-    return first_token(model, word, prompt)
+    return first_token(model, token, prompt)
 
 
 def _search(
@@ -284,7 +284,7 @@ def _search(
     prompt: str,
     memory: str,
     *,
-    word: int | None,
+    token: int | None,
     space: SearchSpace,
     lens: str | None,
     corpus: str | None,
@@ -294,13 +294,13 @@ def _search(
 
     needs_lenses = space.places is None or space.form == "lens"
     lenses = load_lenses(lens, model) if needs_lenses else None
-    if word is None:  # of a text, the last word is what it leads to
+    if token is None:  # of a text, the last token is what it leads to
         said = memory.rsplit(maxsplit=1)[-1] if space.form == "text" else memory
-        word = _target(model, said, prompt)
-    assert word is not None, "a memory has words"
+        token = _target(model, said, prompt)
+    assert token is not None, "a memory has tokens"
     unrelated = _unrelated(model, corpus, space.positions)
     found = search_edit(
-        model, prompt, memory, word=word, unrelated=unrelated, space=space, lenses=lenses
+        model, prompt, memory, token=token, unrelated=unrelated, space=space, lenses=lenses
     )
     if found.cost > MOST_COST:
         typer.echo(

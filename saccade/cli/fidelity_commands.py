@@ -79,7 +79,7 @@ def lens_fidelity(
 ) -> None:
     """Touch the heads of a layer, and compare what the model does with what their lenses say.
 
-    ablation: the head is removed (set to its mean); the correlation, over words and positions, of
+    ablation: the head is removed (set to its mean); the correlation, over tokens and positions, of
     the change its lens tells with the change of the model's logits. alignment: the head holds what
     it held in another text; the mean of that correlation within each position. causal basis: the
     directions of the head that the lens hears most; the rank correlation of their influence on lens
@@ -273,7 +273,7 @@ def _draw(found: Transfer, name: str, png: Path) -> None:
         png,
         found.by_layer(),
         title=f"Lenses of one layer on the heads of another\n{name}",
-        label=f"extra KL, nats a word; from {found.gain:.2f} on no better than a baseline lens",
+        label=f"extra KL, nats a token; from {found.gain:.2f} on no better than a baseline lens",
         axes=Axes(across="heads of layer", up="lenses of layer"),
         most=2 * found.gain,
     )

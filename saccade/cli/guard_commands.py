@@ -104,20 +104,20 @@ def guard_score(
         str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
     ] = None,
     heads: Annotated[int, typer.Option(help="Heads to name in an alarm.", min=0)] = 3,
-    words: Annotated[int, typer.Option(help="Words a head.", min=1)] = 5,
+    tokens: Annotated[int, typer.Option(help="Tokens a head.", min=1)] = 5,
     batch: Annotated[
         int, typer.Option(help="Prompts read at once; 1 answers each as it comes.", min=1)
     ] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each.")] = False,
 ) -> None:
-    """Score prompts with a guard; where it reports one, show which heads and words did it.
+    """Score prompts with a guard; where it reports one, show which heads and tokens did it.
 
     An answer comes for every prompt, in order, as soon as its batch is read, so that the command
     can stand in a stream.
     """
     refuse_trusted_stdin(prompt, trust_remote_code=trust_remote_code)
     if not prompt.strip():
-        raise UsageError(f"the prompt is empty: {prompt!r}", hint="give at least one word")
+        raise UsageError(f"the prompt is empty: {prompt!r}", hint="give at least one token")
 
     from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
@@ -129,7 +129,7 @@ def guard_score(
     given: Iterable[str] = prompts_of(stdin_lines()) if prompt == STDIN else [prompt]
     n = 0
     for portion in in_portions(given, batch):
-        for verdict in loaded.judge(portion, heads=heads, words=words):
+        for verdict in loaded.judge(portion, heads=heads, tokens=tokens):
             typer.echo(verdict.to_json() if as_json else verdict.to_text())
             n += 1
         sys.stdout.flush()

@@ -28,10 +28,11 @@ saccade heads rank "When Mary and John met, John gave a book to" --token Mary --
 def heads_rank(
     text: Annotated[str, typer.Argument(metavar="PROMPT", help="What the model reads.")],
     token: Annotated[
-        str, typer.Option(help="The token that should come next; of a longer word, its first.")
+        str, typer.Option(help="The token that should come next; of a longer token, its first.")
     ],
     against: Annotated[
-        str | None, typer.Option(help="A word it is set against; the mean of all words without it.")
+        str | None,
+        typer.Option(help="A token it is set against; the mean of all tokens without it."),
     ] = None,
     ablate: Annotated[
         Literal["mean", "zero", "resample"],
@@ -65,15 +66,15 @@ def heads_rank(
         Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
     ] = None,
 ) -> None:
-    """Rank the heads of a model by what they do for a word.
+    """Rank the heads of a model by what they do for a token.
 
-    Direct is what a head adds to the word's logit without the help of later layers; effect is by
+    Direct is what a head adds to the token's logit without the help of later layers; effect is by
     how much that logit falls when the head is ablated at every token. With --self-repair: how much
     of the direct loss later layers make up for, and which parts of them.
     """
     for each in (text, token, *([] if other is None else [other])):
         if not each.strip():
-            raise UsageError(f"the text is empty: {each!r}", hint="give at least one word")
+            raise UsageError(f"the text is empty: {each!r}", hint="give at least one token")
 
     from saccade.interp.heads.model import open_model
     from saccade.interp.studies.head_rank import (
@@ -121,7 +122,7 @@ def _replacement(
 def _draw(ranking: Ranking, png: Path) -> None:
     from saccade.interp.lenses.evaluation import save_heat_map
 
-    title = f"What is lost of {ranking.word!r} without each head\n{ranking.model}"
+    title = f"What is lost of {ranking.token!r} without each head\n{ranking.model}"
     save_heat_map(png, ranking.by_layer(), title=title, label="fall of the logit")
     typer.echo(f"wrote {png}", err=True)
 
@@ -132,9 +133,9 @@ def _show(ranking: Ranking, n_heads: int) -> None:
     from saccade.interp.lenses.reading_table import dotted
 
     console = Console(highlight=False)
-    against = "the mean of all words" if ranking.against is None else dotted(ranking.against)
+    against = "the mean of all tokens" if ranking.against is None else dotted(ranking.against)
     console.print(
-        f"{ranking.model}: {dotted(ranking.word)} has {100 * ranking.probability:.1f}%, its logit "
+        f"{ranking.model}: {dotted(ranking.token)} has {100 * ranking.probability:.1f}%, its logit "
         f"is {ranking.score:+.2f} above {against}"
     )
     console.print(
@@ -198,7 +199,7 @@ def heads_roles(
     Induction heads look at what came after an earlier appearance of a token, previous-token heads
     at the token before, duplicate-token heads at the token itself where it stood earlier: the share
     of their attention that does so. Name movers add the name said once, in logits, times how much
-    they look at it. Copy: how often a head has a token among its first five words that it looks at.
+    they look at it. Copy: how often the token a head looks at is among its first five tokens.
     """
     from saccade.interp.heads.model import open_model
     from saccade.interp.studies.roles import ROLES, checked_roles, find_roles

@@ -175,9 +175,9 @@ def lens_eval(
 ) -> None:
     """Score every lens on held-out text, beside the baseline, logit and tuned lenses.
 
-    KL is from the model's prediction to the lens's, in nats a word; the gain is how much less it is
-    than that of the baseline lens, which always predicts the mean; top1 and top10 say how often the
-    model's first word is the lens's first, or among its ten.
+    KL is from the model's prediction to the lens's, in nats per token; gain is the KL of the
+    baseline lens, which always predicts the mean, less that; top1 and top10 are the shares of
+    positions where the model's first token is the lens's first, or among its first ten.
     """
     kinds = _kinds(kind, tuned_on)
     if save and lens is not None and not Path(lens).expanduser().is_dir():
@@ -252,7 +252,7 @@ def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Pa
 
         title = f"Gain of each lens over the baseline lens\n{evaluation.model}"
         rows = evaluation.lenses.by_layer("gain")
-        save_heat_map(png, rows, title=title, label="gain, nats a word")
+        save_heat_map(png, rows, title=title, label="gain, nats a token")
         typer.echo(f"wrote {png}", err=True)
     if save_to is not None:
         from saccade.interp.lenses.lens_set import add_quality

@@ -263,7 +263,7 @@ def read_positions(text: str, prompt: str, model: LanguageModel) -> tuple[int, .
     """Tokens of a prompt, counted from its end; None for all of them, and all behind them.
 
     Args:
-        text: "all", "last", numbers between commas (from 0, or from the end below 0), or words of
+        text: "all", "last", numbers between commas (from 0, or from the end below 0), or tokens of
             the prompt, for their last token.
     """
     from saccade.interp.studies.prompts import last_token_of

@@ -34,18 +34,18 @@ def read(
     position: Annotated[
         int, typer.Option(help="The token after which to read; negative counts from the end.")
     ] = -1,
-    top: Annotated[int, typer.Option(help="Words a head.")] = 10,
+    top: Annotated[int, typer.Option(help="Tokens a head.")] = 10,
     by: Annotated[
         Literal["says", "contributes", "quality"],
         typer.Option(
             help="Which heads come first: those that say most here, that add most to the "
-            "predicted word, or whose lens is best."
+            "predicted token, or whose lens is best."
         ),
     ] = "says",
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 8,
     show_all: Annotated[bool, typer.Option("--all", help="Show every head, by depth.")] = False,
     unembedding: Annotated[
-        bool, typer.Option("--unembedding", help="Beside each, the raw unembedding's words.")
+        bool, typer.Option("--unembedding", help="Beside each, the raw unembedding's tokens.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
@@ -58,16 +58,16 @@ def read(
         Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
     ] = None,
 ) -> None:
-    """Show what each attention head says of the next word, as its lens tells.
+    """Show what each attention head says of the next token, as its lens tells.
 
-    First the model's own prediction, then the heads that say most: the words each adds to what is
-    always likely, the words it predicts, what it suppresses and where it looks. A head is named by
+    First the model's own prediction, then the heads that say most: the tokens each adds to what is
+    always likely, the tokens it predicts, what it suppresses and where it looks. A head is named by
     layer and number: 29.0 is head 0 of layer 29.
     """
     refuse_trusted_stdin(text, trust_remote_code=trust_remote_code)
     prompt = read_text(text, what="the text").rstrip("\n") if text == STDIN else text
     if not prompt.strip():  # found out before seconds are spent on opening the model
-        raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one word")
+        raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one token")
     load_plugin(plugin)
 
     from saccade.interp.heads.model import open_model

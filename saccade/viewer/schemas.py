@@ -16,7 +16,7 @@ MOST_CHANGES = 16
 MOST_SAVED = 1024
 
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MOST_CHARACTERS)]
-WordText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+TokenText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Top: TypeAlias = Annotated[int, Field(ge=1, le=20)]
 Place: TypeAlias = Annotated[int, Field(ge=-MOST_TOKENS, lt=MOST_TOKENS)]
@@ -64,7 +64,7 @@ class InjectChange(_Change):
 
     kind: Literal["inject"]
     head: Layer | None = None
-    memory: WordText
+    memory: TokenText
     strength: Number = 1.0
     form: Literal["unembedding", "lens", "text"] = "unembedding"
 
@@ -102,8 +102,8 @@ class MeasureQuestion(AboutText):
     measure: Literal["says", "gain", "fidelity", "contributes", "effect", "mass", "entropy"]
     position: Place = -1
     lens: Name | None = None
-    word: WordText | None = None
-    against: WordText | None = None
+    token: TokenText | None = None
+    against: TokenText | None = None
     words: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
     ablate: Literal["zero", "mean"] = "zero"
 
@@ -138,9 +138,9 @@ class PositionsQuestion(_Positions):
 
 
 class RanksQuestion(_Positions):
-    """Where do words stand at each layer and position?"""
+    """Where do tokens stand at each layer and position?"""
 
-    words: Annotated[list[WordText], Field(min_length=1, max_length=8)]
+    tokens: Annotated[list[TokenText], Field(min_length=1, max_length=8)]
 
 
 class CompareQuestion(AboutText):
@@ -148,8 +148,8 @@ class CompareQuestion(AboutText):
 
     other: Text
     lens: Name | None = None
-    word: WordText | None = None
-    against: WordText | None = None
+    token: TokenText | None = None
+    against: TokenText | None = None
     top: Top = 5
 
 
@@ -159,7 +159,7 @@ class ActQuestion(Question):
     text: Text
     changes: Annotated[list[AnyChange], Field(min_length=1, max_length=MOST_CHANGES)]
     lens: Name | None = None
-    word: WordText | None = None
+    token: TokenText | None = None
     top: Top = 10
     say: Annotated[int, Field(ge=0, le=40)] = 0
 

@@ -28,10 +28,10 @@ from saccade.interp.lenses.views import (
     PositionGrid,
     Site,
     Span,
-    WordRanks,
+    TokenRanks,
     head_card,
     position_grid,
-    word_ranks,
+    token_ranks,
 )
 from saccade.interp.studies import head_measures as measures
 from saccade.interp.studies.bias.bias_words import word_lists
@@ -54,7 +54,7 @@ LABELS = {
     "ablation": "correlation of what the lens says with what removing the head does",
     "alignment": "the same as the head is resampled, within each position",
     "spearman": "rank correlation of influence on lens and model, over the causal basis",
-    "agreement": "share of tokens where the lens's first word is the model's",
+    "agreement": "share of tokens where the lens's first token is the model's",
 }
 
 
@@ -238,7 +238,7 @@ class ReadingRoom:
             case "mass":
                 words, lenses = _word_list(asked.words), self._chosen(asked.lens)[1]
                 return measures.mass_on_words(lenses, run, words, position=at)
-        target = measures.target_at(run, position=at, word=asked.word, against=asked.against)
+        target = measures.target_at(run, position=at, token=asked.token, against=asked.against)
         if asked.measure == "contributes":
             return measures.contributions(run, target, position=at)
         by = Replacement("zero") if asked.ablate == "zero" else self._mean
@@ -287,17 +287,19 @@ class ReadingRoom:
         run, span = self._run(asked.text, asked.changes), Span(asked.first, asked.count)
         return position_grid(run, self._site(asked.head, asked.lens), span, top=asked.top)
 
-    def ranks(self, asked: q.RanksQuestion, _: Progress) -> WordRanks:
-        """Where words stand at each layer and position."""
+    def ranks(self, asked: q.RanksQuestion, _: Progress) -> TokenRanks:
+        """Where tokens stand at each layer and position."""
         run, span = self._run(asked.text, asked.changes), Span(asked.first, asked.count)
-        words = list(dict.fromkeys(measures.word_asked(run, word) for word in asked.words))
-        return word_ranks(run, self._site(asked.head, asked.lens), span, words)
+        tokens = list(dict.fromkeys(measures.token_asked(run, token) for token in asked.tokens))
+        return token_ranks(run, self._site(asked.head, asked.lens), span, tokens)
 
     def compare(self, asked: q.CompareQuestion, _: Progress) -> CompareAnswer:
         """Two prompts side by side."""
         name, lenses = self._chosen(asked.lens)
         runs = (self._run(asked.text, asked.changes), self._run(asked.other, asked.changes))
-        found = compare_prompts(lenses, runs, word=asked.word, against=asked.against, top=asked.top)
+        found = compare_prompts(
+            lenses, runs, token=asked.token, against=asked.against, top=asked.top
+        )
         return CompareAnswer(**vars(found), lens=name)
 
     def act(self, asked: q.ActQuestion, _: Progress) -> ActAnswer:
@@ -305,7 +307,7 @@ class ReadingRoom:
         name, lenses = self._chosen(asked.lens) if self.lenses else (None, None)
         before, after = self._run(asked.text, []), self._run(asked.text, asked.changes, asked.lens)
         acted = Acted(before, after)
-        found = what_happened(lenses, acted, word=asked.word, top=asked.top, say=asked.say)
+        found = what_happened(lenses, acted, token=asked.token, top=asked.top, say=asked.say)
         return ActAnswer(**vars(found), lens=name)
 
     def edit(self, asked: q.ActQuestion, _: Progress) -> bytes:

@@ -37,12 +37,12 @@ def test_it_fits_once_reads_a_prompt_and_says_how_to_go_on(demo, stories):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "words"), [(" ", "the text is empty"), ("a " * 600, "the text is too long")]
+    ("prompt", "tokens"), [(" ", "the text is empty"), ("a " * 600, "the text is too long")]
 )
 def test_a_prompt_that_cannot_be_read_is_refused_before_the_fit(
-    demo, told_in_a_line, prompt, words
+    demo, told_in_a_line, prompt, tokens
 ):
     code, out, err = demo(prompt=prompt)
     assert (code, out) == (2, "")
-    assert words in told_in_a_line(err)
+    assert tokens in told_in_a_line(err)
     assert "fitting" not in err

@@ -25,7 +25,7 @@ COMMANDS = {
     "lens transfer": ["lens", "transfer", *LENS, *TEXT, *FEW, "--layer", "2", "--layer", "3"],
     "heads rank": ["heads", "rank", PROMPT, "--token", " mom", "--self-repair", *TEXT],
     "heads roles": ["heads", "roles"],
-    "find-bias": ["find-bias", *LENS, "--prompts", "{pairs}", "--words", "she,her", *DRAWS],
+    "find-bias": ["find-bias", *LENS, "--prompts", "{pairs}", "--tokens", "she,her", *DRAWS],
     "guard fit": ["guard", "fit", "{ordinary}", *LENS, "--out", "{out}"],
     "guard score": ["guard", "score", f"{PROMPT}. {ODD}", *LENS, "--guard", "{guard}"],
     "edit ablate": ["edit", PROMPT, "--ablate", "1.2", "--by", "mean", *TEXT, "--say", "3"],
@@ -68,13 +68,13 @@ def said(saccade, stories, story, lens, guard, tmp_path, monkeypatch):
         hf.to(DEVICE).tie_weights()  # a GPU would keep them tied
         return hf, tokenizer
 
-    def run(*words, elsewhere):
+    def run(*tokens, elsewhere):
         out = tmp_path / f"out-{elsewhere}"
         paths = {f"{{{name}}}": path for name, path in {**names, "out": out}.items()}
         monkeypatch.setattr(model, "load_model", moved if elsewhere else load)
         with second_device() if elsewhere else nullcontext() as device:
             code, printed, err = saccade(
-                *(paths.get(word, word) for word in words), "--model", stories.name, "--json"
+                *(paths.get(token, token) for token in tokens), "--model", stories.name, "--json"
             )
         assert code == 0, err
         assert device is None or device.n_done > 0

@@ -19,7 +19,7 @@ def edit(saccade, stories):
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "tokens"),
     [
         (["--ablate", "1.2", "--say", 512], 2, r"the prompt has \d+, and .* has room for \d+ more"),
         (["--ablate", "1.2", "--say", 10**6], 2, "cannot go on with 1000000 tokens"),
@@ -35,7 +35,7 @@ def edit(saccade, stories):
     ids=lambda value: " ".join(map(str, value))[:40] if isinstance(value, list) else None,
 )
 def test_what_cannot_be_done_is_told_in_a_line(
-    edit, told_in_a_line, monkeypatch, options, code, words
+    edit, told_in_a_line, monkeypatch, options, code, tokens
 ):
     def too_soon(*_: object, **__: object) -> None:
         raise AssertionError("unrelated text was written first")
@@ -44,7 +44,7 @@ def test_what_cannot_be_done_is_told_in_a_line(
         monkeypatch.setattr("saccade.interp.studies.head_rank.reference_text", too_soon)
     found, out, err = edit(*options)
     assert (found, out) == (code, "")
-    assert re.search(words, told_in_a_line(err))
+    assert re.search(tokens, told_in_a_line(err))
 
 
 def test_a_prompt_goes_on_to_the_end_of_the_context(edit, stories):

@@ -81,7 +81,7 @@ def test_an_evaluation_is_printed_as_a_table_and_kept_as_json(
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "words"),
+    ("command", "code", "tokens"),
     [
         (["score", "  "], 2, "the prompt is empty"),
         (["score", "hello", "--guard", "nowhere"], 1, "no such folder"),
@@ -91,11 +91,11 @@ def test_an_evaluation_is_printed_as_a_table_and_kept_as_json(
     ],
 )
 def test_mistakes_are_told_in_a_line(
-    saccade, told_in_a_line, stories, folder, command, code, words
+    saccade, told_in_a_line, stories, folder, command, code, tokens
 ):
     found, _, err = saccade("guard", *command, "--model", stories.name, "--lens", folder)
     assert found == code
-    assert words in told_in_a_line(err)
+    assert tokens in told_in_a_line(err)
 
 
 @pytest.mark.parametrize(

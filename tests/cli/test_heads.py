@@ -41,11 +41,11 @@ def test_rank_in_json_has_every_head_with_its_repair(saccade, stories, tmp_path)
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_word_of_several_tokens_is_told_of(saccade, stories):
+def test_a_token_of_several_tokens_is_told_of(saccade, stories):
     given = ["--token", "Constantinople", "--ablate", "zero", "--json", "--model", stories.name]
     code, out, err = saccade("heads", "rank", PROMPT, *given)
     assert code == 0 and "tokens;" in err and "stands for it" in err
-    assert json.loads(out)["word"] in err
+    assert json.loads(out)["token"] in err
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_heads_are_ablated_scaled_and_patched_kept_and_applied_again(saccade, st
     assert code == 0 and loaded == made
 
 
-def test_a_change_everywhere_goes_on_while_words_are_generated(saccade, stories):
+def test_a_change_everywhere_goes_on_while_tokens_are_generated(saccade, stories):
     given = ["--scale", "4.0=-4", "--scale", "3.1=-4", "--say", 6, "--model", stories.name]
     said = {}
     for at in ("all", "little girl"):

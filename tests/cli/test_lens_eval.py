@@ -22,7 +22,7 @@ def folder(stories, tmp_path_factory) -> Path:
     by_layer = {at.index: HeadLens.start(stories, at.index) for at in stories.layers}
     for lens in by_layer.values():
         lens.weight.data.copy_(0.02 * torch.randn(lens.weight.shape, generator=generator))
-        lens.word_bias.data[:, stories.encode(STORY)[0]] = 1.0  # so that there is some gain
+        lens.token_bias.data[:, stories.encode(STORY)[0]] = 1.0  # so that there is some gain
         lens.requires_grad_(False)
     provenance = Provenance(
         prefix=stories.prefix,
@@ -73,8 +73,8 @@ def test_json_goes_to_stdout_and_nothing_else_does(stories, evaluate):
 def test_the_table_has_the_means_and_the_layers_or_every_head(evaluate):
     code, out, _ = evaluate()
     assert code == 0
-    for word in ("head x ", "baseline", "the model itself", "best head"):
-        assert word in out
+    for token in ("head x ", "baseline", "the model itself", "best head"):
+        assert token in out
     _, every, _ = evaluate("--all", "--kind", "none")
     assert "lenses by head" in every
     assert "logit-head" not in every
@@ -117,7 +117,7 @@ def test_saved_figures_are_found_again_beside_the_same_lenses(stories, evaluate,
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "tokens"),
     [
         (["--corpus", "nowhere.txt"], 1, "no such file: nowhere.txt"),
         (["--kind", "logits"], 2, "no lens kind 'logits'"),
@@ -129,10 +129,10 @@ def test_saved_figures_are_found_again_beside_the_same_lenses(stories, evaluate,
         (["--window", "99999"], 2, "longer than the model's context"),
     ],
 )
-def test_mistakes_are_told_in_a_line_with_a_hint(evaluate, options, code, words):
+def test_mistakes_are_told_in_a_line_with_a_hint(evaluate, options, code, tokens):
     found, out, err = evaluate(*options)
     assert (found, out) == (code, "")
-    assert words in err
+    assert tokens in err
     assert err.startswith("error: ") and "\nhint: " in err and "Traceback" not in err
 
 

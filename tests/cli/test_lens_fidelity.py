@@ -90,7 +90,7 @@ def test_other_lenses_are_put_beside_in_one_table(fidelity, folder, text):
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "tokens"),
     [
         (["--layer", "99"], 2, "no layer 99"),
         (["--heads", "0,99"], 2, "no head 99 in layer 3"),
@@ -103,10 +103,10 @@ def test_other_lenses_are_put_beside_in_one_table(fidelity, folder, text):
         (["--draw", "gain"], 2, "draw"),
     ],
 )
-def test_mistakes_are_told_in_a_line_with_a_hint(fidelity, told_in_a_line, options, code, words):
+def test_mistakes_are_told_in_a_line_with_a_hint(fidelity, told_in_a_line, options, code, tokens):
     found, out, err = fidelity(*options)
     assert (found, out) == (code, "")
-    assert words in told_in_a_line(err)
+    assert tokens in told_in_a_line(err)
 
 
 @pytest.mark.parametrize("command", ["fidelity", "transfer"])

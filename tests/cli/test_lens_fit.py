@@ -88,7 +88,7 @@ def test_lenses_without_figures_are_described_without_them(fit, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "tokens"),
     [
         (["--corpus", "nowhere.txt"], 1, "no such file: nowhere.txt"),
         (["--model", "./nowhere"], 1, "nowhere"),
@@ -105,11 +105,11 @@ def test_lenses_without_figures_are_described_without_them(fit, tmp_path):
     ],
 )
 def test_mistakes_are_told_in_a_line_and_nothing_is_written(
-    fit, told_in_a_line, tmp_path, options, code, words
+    fit, told_in_a_line, tmp_path, options, code, tokens
 ):
     found, out, err = fit(*options, "--out", tmp_path / "lens")
     assert (found, out) == (code, "")
-    assert words in told_in_a_line(err)
+    assert tokens in told_in_a_line(err)
     assert not (tmp_path / "lens").exists()
 
 

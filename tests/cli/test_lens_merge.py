@@ -70,14 +70,14 @@ def test_what_cannot_be_merged_leaves_what_was_there(merge, shards, told_in_a_li
     assert merge(*shards[:2], "--out", tmp_path / "whole")[0] == 0
     before = hashlib.sha256((tmp_path / "whole" / "manifest.json").read_bytes()).hexdigest()
     (tmp_path / "empty").mkdir()
-    for arguments, expected, words in (
+    for arguments, expected, tokens in (
         ([shards[0]], 2, "at least two sets of lenses, got 1"),
         ([shards[0], tmp_path / "nowhere"], 1, "there is no such folder"),
         ([shards[0], tmp_path / "empty"], 1, "no manifest.json in it"),
     ):
         code, out, err = merge(*arguments, "--out", tmp_path / "whole")
         assert (code, out) == (expected, "")
-        assert words in told_in_a_line(err)
+        assert tokens in told_in_a_line(err)
     assert hashlib.sha256((tmp_path / "whole" / "manifest.json").read_bytes()).hexdigest() == before
 
 

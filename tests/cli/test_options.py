@@ -18,7 +18,7 @@ class Sizes:
 
     shape: Literal["round", "square"] = "round"
     """Which shape,
-    in one word."""
+    in one token."""
     n_sides: int = 7
     """How many sides."""
     weight: float = 0.5
@@ -69,14 +69,14 @@ def test_every_field_is_an_option_beside_the_commands_own(run):
 def test_the_help_is_the_string_under_the_field(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     shown = run("--help")
-    for words in (
+    for tokens in (
         "Make a thing.",
-        "Which shape, in one word.",
+        "Which shape, in one token.",
         "In pounds.",
         "Shout.",
         "[default: 7]",
     ):
-        assert words in shown
+        assert tokens in shown
 
 
 @pytest.mark.parametrize(

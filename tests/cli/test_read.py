@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     )
     path = tmp_path_factory.mktemp("models") / "tiny"
     AutoModelForCausalLM.from_config(config).save_pretrained(path)
-    backend = Tokenizer(models.WordLevel({f"w{n}": n for n in range(VOCAB)}, unk_token="w0"))
+    backend = Tokenizer(models.TokenLevel({f"w{n}": n for n in range(VOCAB)}, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0").save_pretrained(path)
     return path
@@ -99,8 +99,8 @@ def test_the_heads_that_say_most_are_shown_first(read, lenses):
     names = [line.split()[0] for line in out.splitlines() if " says  " in line]
     assert names == [head.name for head in lenses.read(TEXT).ranked()[:8]]
     assert "\x1b" not in out  # not a terminal: no colours
-    for words in ("predicts", "adds", "suppresses", "attends to", "lens ", "logit "):
-        assert words in out
+    for tokens in ("predicts", "adds", "suppresses", "attends to", "lens ", "logit "):
+        assert tokens in out
 
 
 def test_json_is_the_reading_of_the_shown_heads(read, lenses):
@@ -171,7 +171,7 @@ def test_lenses_are_found_in_their_default_place(read, lenses):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "tokens"),
     [
         ([""], 2, "the text is empty"),
         (["  \n"], 2, "the text is empty"),
@@ -181,16 +181,16 @@ def test_lenses_are_found_in_their_default_place(read, lenses):
         ([TEXT, "--head", 6], 2, "no head 6"),
         ([TEXT, "--layer", 1, "--head", -2], 2, "no head -2 in layer 1"),
         ([TEXT, "--position", 4], 2, "no position 4: the text has 4 tokens"),
-        ([TEXT, "--top", 0], 2, "cannot show 0 words"),
+        ([TEXT, "--top", 0], 2, "cannot show 0 tokens"),
         ([TEXT, "--heads", 0], 2, "Invalid value for '--heads'"),
         ([TEXT, "--plugin", "nowhere.py"], 2, "no plugin at nowhere.py"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(read, arguments, code, words):
+def test_what_cannot_be_done_is_said_in_a_line(read, arguments, code, tokens):
     got, out, err = read(*arguments)
     error, hint = err.strip().splitlines()
     assert (got, out) == (code, "")
-    assert error.startswith("error: ") and words in error
+    assert error.startswith("error: ") and tokens in error
     assert hint.startswith("hint: ")
 
 
@@ -200,7 +200,7 @@ def test_a_missing_model_or_lens_is_said_in_a_line(read, tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "HfApi", lambda: Hub(ConnectionError("no route")))
     monkeypatch.setattr(hub, "snapshot_download", not_cached)
     (tmp_path / "empty").mkdir()
-    for options, words in (
+    for options, tokens in (
         ({"model": tmp_path / "empty"}, "is not a model: the folder has no config.json"),
         ({"model": "./nowhere"}, "no model folder at ./nowhere"),
         ({"lens": "./nowhere"}, "no lenses at ./nowhere: there is no such folder"),
@@ -209,7 +209,7 @@ def test_a_missing_model_or_lens_is_said_in_a_line(read, tmp_path, monkeypatch):
     ):
         code, out, err = read(TEXT, **options)
         error, hint = err.strip().splitlines()
-        assert (code, out) == (1, "") and words in error and hint.startswith("hint: ")
+        assert (code, out) == (1, "") and tokens in error and hint.startswith("hint: ")
 
 
 def test_lenses_of_another_model_are_refused(read, lenses, tmp_path):

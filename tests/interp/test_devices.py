@@ -36,7 +36,7 @@ from saccade.interp.lenses.reading import read
 from saccade.interp.lenses.reading_table import predictions
 from saccade.interp.lenses.self_text import write_corpus
 from saccade.interp.lenses.text_run import TextRun
-from saccade.interp.lenses.views import Site, Span, head_card, position_grid, word_ranks
+from saccade.interp.lenses.views import Site, Span, head_card, position_grid, token_ranks
 from saccade.interp.studies.head_measures import mass_on_words, says_most
 from saccade.interp.studies.intervention_trial import Acted, what_happened
 from saccade.interp.studies.prompt_contrast import compare_prompts
@@ -196,7 +196,7 @@ def test_a_text_is_looked_at_from_every_side(stories, there, lenses, text_file):
             "predictions": predictions(run, top=2),
             "grid": position_grid(run, site, span, top=2),
             "stream": position_grid(run, Site(name="unembedding", lenses=None), span, top=2),
-            "ranks": word_ranks(run, site, span, [300, 310]),
+            "ranks": token_ranks(run, site, span, [300, 310]),
             "card": head_card(run, {"lens": own}, layer=2, head=1, position=-1, top=2).to_dict(),
             "says": says_most(own, after, position=-1).to_dict(),
             "mass": mass_on_words(own, after, ["she", "her"], position=-1).to_dict(),

@@ -23,17 +23,17 @@ PORT = 8765
 @pytest.fixture(scope="session")
 def make_head() -> Any:
     """What one head says, of known numbers: ``make_head(layer, head, says=2.0, adds=...)``."""
-    from saccade.interp.lenses.reading import HeadReading, Source, Word
+    from saccade.interp.lenses.reading import HeadReading, Source, TokenValue
 
     def make(layer: int, head: int | None, *, token: str = " x", gain: float = 0.3, **known: Any):
         usual = {
             "says": 1.0,
             "contributes": -0.5,
             "quality": {"kl": 3.0 - gain, "gain": gain},
-            "predicts": (Word(1, token, 0.4), Word(2, " Paris", 0.2)),
-            "adds": (Word(2, " Paris", 0.3),),
-            "suppresses": (Word(3, "</style>", -0.1),),
-            "unembedded": (Word(4, "]]>", 1.0),),
+            "predicts": (TokenValue(1, token, 0.4), TokenValue(2, " Paris", 0.2)),
+            "adds": (TokenValue(2, " Paris", 0.3),),
+            "suppresses": (TokenValue(3, "</style>", -0.1),),
+            "unembedded": (TokenValue(4, "]]>", 1.0),),
             "attends": (Source(0, token, 0.9), Source(1, "b", 0.07)),
         }
         return HeadReading(layer=layer, head=head, **{**usual, **known})
@@ -44,7 +44,7 @@ def make_head() -> Any:
 @pytest.fixture(scope="session")
 def make_reading(make_head) -> Any:
     """A reading of known numbers: of three layers of five heads, the later the more each says."""
-    from saccade.interp.lenses.reading import Reading, Word
+    from saccade.interp.lenses.reading import Reading, TokenValue
 
     def make(
         token: str = "b", *, heads: Any = None, position: int = 1, predicted: int = 1, **known
@@ -60,7 +60,7 @@ def make_reading(make_head) -> Any:
             text=f"a{token}",
             tokens=["a", token],
             position=position,
-            prediction=tuple(Word(n, f"{n}{token}", 0.5 / 2**n) for n in range(predicted)),
+            prediction=tuple(TokenValue(n, f"{n}{token}", 0.5 / 2**n) for n in range(predicted)),
             heads=tuple(heads),
         )
 

@@ -34,7 +34,7 @@ def test_view_prints_what_the_server_answers(ask, config, lens_folders, capsys):
     assert _close(json.loads(capsys.readouterr().out), ask("head", question))
 
 
-def test_a_head_card_has_the_words_of_the_reading_under_every_lens(ask):
+def test_a_head_card_has_the_tokens_of_the_reading_under_every_lens(ask):
     readings = {
         name: ask("reading", {"text": TEXT, "lens": name}) for name in ("closed", "polished")
     }
@@ -79,8 +79,8 @@ def test_predictions_are_those_of_the_hugging_face_model(ask, stories):
         chances = stories.hf(input_ids=ids).logits[0].softmax(-1)
     for at, each in enumerate(found["positions"]):
         best = chances[at].topk(3)
-        assert [word["id"] for word in each["top"]] == best.indices.tolist()
-        assert [word["value"] for word in each["top"]] == pytest.approx(
+        assert [token["id"] for token in each["top"]] == best.indices.tolist()
+        assert [token["value"] for token in each["top"]] == pytest.approx(
             best.values.tolist(), rel=1e-3
         )
         entropy = -(chances[at] * chances[at].log()).sum()
@@ -98,9 +98,9 @@ def test_contributions_and_effects_are_those_of_heads_rank(ask, config, capsys):
     assert main([*told, "--model", config.model, "--json"]) == 0
     ranking = json.loads(capsys.readouterr().out)
     for measure, figure in (("contributes", "direct"), ("effect", "effect")):
-        question = {"text": TEXT, "measure": measure, "word": "Lily", "against": "Tom"}
+        question = {"text": TEXT, "measure": measure, "token": "Lily", "against": "Tom"}
         found = ask("measure", question)
-        assert found["word"]["text"] == ranking["word"]
+        assert found["token"]["text"] == ranking["token"]
         flat = [value for row in found["rows"] for value in row["values"]]
         expected = [head[figure] for head in ranking["heads"]]
         assert flat == pytest.approx(expected, rel=1e-3, abs=1e-4)
@@ -109,17 +109,17 @@ def test_contributions_and_effects_are_those_of_heads_rank(ask, config, capsys):
 def test_the_effect_at_an_earlier_position_is_that_of_the_shorter_prompt(ask, stories):
     short = "Once upon a time, there was a little girl"
     at = stories.encode(short).shape[1] - 1
-    early = ask("measure", {"text": TEXT, "measure": "effect", "position": at, "word": "named"})
-    alone = ask("measure", {"text": short, "measure": "effect", "word": "named"})
+    early = ask("measure", {"text": TEXT, "measure": "effect", "position": at, "token": "named"})
+    alone = ask("measure", {"text": short, "measure": "effect", "token": "named"})
     assert _close(early["rows"], alone["rows"], tolerance=1e-3)
 
 
-def test_mass_is_what_the_lens_gives_to_the_words(ask, opened):
+def test_mass_is_what_the_lens_gives_to_the_tokens(ask, opened):
     from saccade.interp.lenses.text_run import TextRun
 
     found = ask("measure", {"text": TEXT, "measure": "mass", "words": "a,the", "lens": "closed"})
     lenses, run = opened.lenses["closed"], TextRun(opened.model, TEXT)
-    ids = [int(opened.model.encode(f"x {word}")[0, -1]) for word in ("a", "the")]
+    ids = [int(opened.model.encode(f"x {token}")[0, -1]) for token in ("a", "the")]
     for row in found["rows"]:
         z = run.captured.z[row["layer"]][:, -1]
         chances = lenses.by_layer[row["layer"]](z)[0].softmax(-1)[:, ids].sum(-1)
@@ -147,35 +147,35 @@ def test_the_grid_ends_in_what_the_model_predicts(ask):
     said = ask("predictions", {"text": TEXT, "top": 3})
     assert grid["site"] == "residual" and grid["first"] == 2
     for at in range(5):
-        ids = [word["id"] for word in said["positions"][2 + at]["top"]]
+        ids = [token["id"] for token in said["positions"][2 + at]["top"]]
         # After the last layer the logit lens is the model.
         assert grid["final"]["ids"][at] == ids == grid["ids"][-1][at]
-        assert [grid["words"][str(id_)] for id_ in ids] == [
-            word["text"] for word in said["positions"][2 + at]["top"]
+        assert [grid["texts"][str(id_)] for id_ in ids] == [
+            token["text"] for token in said["positions"][2 + at]["top"]
         ]
 
 
-def test_the_grid_of_a_head_has_the_words_of_its_readings(ask):
+def test_the_grid_of_a_head_has_the_tokens_of_its_readings(ask):
     grid = ask("positions", {"text": TEXT, "head": 1, "first": 4, "count": 1, "lens": "polished"})
     reading = ask("reading", {"text": TEXT, "position": 4, "lens": "polished"})
     for place, layer in enumerate(grid["layers"]):
         (head,) = [h for h in reading["heads"] if (h["layer"], h["head"]) == (layer, 1)]
-        assert grid["ids"][place][0] == [word["id"] for word in head["predicts"]]
+        assert grid["ids"][place][0] == [token["id"] for token in head["predicts"]]
 
 
-def test_a_pinned_word_stands_where_it_does_in_the_grid(ask):
+def test_a_pinned_token_stands_where_it_does_in_the_grid(ask):
     grid = ask("positions", {"text": TEXT, "top": 10})
     pinned = f"#{grid['ids'][2][5][3]}"
-    ranks = ask("ranks", {"text": TEXT, "words": [pinned, "Lily"]})
-    assert ranks["words"][0]["id"] == int(pinned[1:])
-    assert ranks["words"][0]["ranks"][2][5] == 3
-    assert ranks["words"][0]["values"][2][5] == pytest.approx(grid["values"][2][5][3], rel=1e-3)
+    ranks = ask("ranks", {"text": TEXT, "tokens": [pinned, "Lily"]})
+    assert ranks["tokens"][0]["id"] == int(pinned[1:])
+    assert ranks["tokens"][0]["ranks"][2][5] == 3
+    assert ranks["tokens"][0]["values"][2][5] == pytest.approx(grid["values"][2][5][3], rel=1e-3)
 
 
 def test_compared_prompts_have_the_scores_of_heads_rank(ask, config, capsys):
     from saccade.cli.main import main
 
-    found = ask("compare", {"text": TEXT, "other": OTHER, "word": "Lily", "against": "Spot"})
+    found = ask("compare", {"text": TEXT, "other": OTHER, "token": "Lily", "against": "Spot"})
     for side, text in (("left", TEXT), ("right", OTHER)):
         told = ["heads", "rank", text, "--token", "Lily", "--against", "Spot", "--ablate", "zero"]
         assert main([*told, "--model", config.model, "--json"]) == 0

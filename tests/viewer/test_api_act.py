@@ -33,27 +33,27 @@ def test_every_change_moves_the_output_and_the_page_sees_both(ask, change):
     plain = ask("predictions", {"text": TEXT, "top": 10})["positions"][-1]
     changed = ask("predictions", {"text": TEXT, "top": 10, "changes": [change]})["positions"][-1]
     for here, there in ((found["before"], plain["top"]), (found["after"], changed["top"])):
-        assert [word["id"] for word in here] == [word["id"] for word in there]
-        assert [word["value"] for word in here] == pytest.approx(
-            [word["value"] for word in there], rel=1e-4
+        assert [token["id"] for token in here] == [token["id"] for token in there]
+        assert [token["value"] for token in here] == pytest.approx(
+            [token["value"] for token in there], rel=1e-4
         )
     assert found["kl"] > 0
-    assert found["word"]["text"] == found["before"][0]["text"]
-    assert found["word"]["rank_before"] == 0
-    gaps = [abs(word["after"] - word["before"]) for word in found["moved"]]
+    assert found["token"]["text"] == found["before"][0]["text"]
+    assert found["token"]["rank_before"] == 0
+    gaps = [abs(token["after"] - token["before"]) for token in found["moved"]]
     assert gaps == sorted(gaps, reverse=True)
 
 
 def test_an_ablation_is_the_model_without_the_head(ask, stories):
     from saccade.interp.heads.intervene import Ablate, intervene
 
-    found = ask("act", {"text": TEXT, "changes": [CHANGES[0]], "word": "Tom"})
+    found = ask("act", {"text": TEXT, "changes": [CHANGES[0]], "token": "Tom"})
     ids = stories.encode(TEXT)
     with torch.no_grad(), intervene(stories, Ablate(1, 3)):
         chances = stories.hf(input_ids=ids).logits[0, -1].softmax(-1)
     best = chances.topk(10)
-    assert [word["id"] for word in found["after"]] == best.indices.tolist()
-    assert found["word"]["after"] == pytest.approx(float(chances[found["word"]["id"]]), rel=1e-3)
+    assert [token["id"] for token in found["after"]] == best.indices.tolist()
+    assert found["token"]["after"] == pytest.approx(float(chances[found["token"]["id"]]), rel=1e-3)
     assert found["changes"] == ["ablate 1.3 (zero)"]
 
 
@@ -67,8 +67,8 @@ def test_what_the_lens_foretold_is_the_difference_of_its_two_readings(ask, opene
     twice[:, 3] *= 3
     said = (lens(twice)[0, 3].log_softmax(-1) - lens(z)[0, 3].log_softmax(-1)).tolist()
     found = ask("act", {"text": TEXT, "changes": [CHANGES[2]], "lens": "polished"})
-    for word in found["moved"]:
-        assert word["predicted"] == pytest.approx(said[word["id"]], rel=1e-2, abs=1e-3)
+    for token in found["moved"]:
+        assert token["predicted"] == pytest.approx(said[token["id"]], rel=1e-2, abs=1e-3)
     ids = opened.model.encode(TEXT)
     with torch.no_grad():
         old = opened.model.hf(input_ids=ids).logits[0, -1].log_softmax(-1)
@@ -91,8 +91,8 @@ def test_a_kept_edit_is_in_every_other_answer(ask):
     edited = ask("reading", {"text": TEXT, "changes": [INJECT]})
     acted = ask("act", {"text": TEXT, "changes": [INJECT]})
     ids, after, before = (
-        [word["id"] for word in words]
-        for words in (edited["prediction"], acted["after"], plain["prediction"])
+        [token["id"] for token in tokens]
+        for tokens in (edited["prediction"], acted["after"], plain["prediction"])
     )
     assert ids == after != before
 

@@ -110,7 +110,7 @@ def test_a_link_out_of_a_folder_is_not_followed(gallery_folder, tmp_path):
     assert len(Gallery([outside]).runs()) == 1
 
 
-def test_words_are_never_read_from_a_file(client, tmp_path):
+def test_tokens_are_never_read_from_a_file(client, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("she\nhidden\n", encoding="utf-8")
     question = {"text": TEXT, "measure": "mass", "words": str(secret)}
@@ -157,8 +157,8 @@ def test_a_text_of_too_many_tokens_is_refused_in_words(client, monkeypatch):
         ("positions", {"text": TEXT, "count": 10**6}, 422),
         ("positions", {"text": TEXT, "head": 5000}, 409),
         ("positions", {"text": TEXT, "first": 900}, 400),
-        ("ranks", {"text": TEXT, "words": ["#999999999"]}, 400),
-        ("ranks", {"text": TEXT, "words": ["x"] * 100}, 422),
+        ("ranks", {"text": TEXT, "tokens": ["#999999999"]}, 400),
+        ("ranks", {"text": TEXT, "tokens": ["x"] * 100}, 422),
         ("measure", {"text": TEXT, "measure": "mass"}, 400),
         ("measure", {"text": TEXT, "measure": "fidelity"}, 409),
         ("measure", {"text": TEXT, "measure": "__class__"}, 422),

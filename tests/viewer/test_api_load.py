@@ -14,10 +14,10 @@ TEXT = "Once upon a time, there was a little girl named"
 
 
 def test_two_hundred_at_once_are_answered_or_told_to_wait(server):
-    words = ("Lily", "Tom", "dog", "cat", "tree")
+    tokens = ("Lily", "Tom", "dog", "cat", "tree")
 
     def one(number: int) -> tuple[int, float]:
-        question = {"text": f"{TEXT} {words[number % 5]} {number % 40}"}
+        question = {"text": f"{TEXT} {tokens[number % 5]} {number % 40}"}
         began = time.perf_counter()
         reply = client.post(f"{server}/api/reading", json=question)
         body = reply.json()

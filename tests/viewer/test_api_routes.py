@@ -29,15 +29,15 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "traces/dog": None,
     "reading": {"text": TEXT},
     "predictions": {"text": TEXT},
-    "measure": {"text": TEXT, "measure": "contributes", "word": "Lily", "against": "Tom"},
+    "measure": {"text": TEXT, "measure": "contributes", "token": "Lily", "against": "Tom"},
     "head": {"text": TEXT, "layer": 1, "head": 3},
     "attention": {"text": TEXT, "layer": 1, "head": 3},
     "positions": {"text": TEXT},
-    "ranks": {"text": TEXT, "words": ["Lily"]},
-    "compare": {"text": TEXT, "other": TEXT.replace("girl", "dog"), "word": "Lily"},
+    "ranks": {"text": TEXT, "tokens": ["Lily"]},
+    "compare": {"text": TEXT, "other": TEXT.replace("girl", "dog"), "token": "Lily"},
     "act": {"text": TEXT, "changes": [{"kind": "ablate", "layer": 1, "head": 3}], "say": 2},
 }
-MAPS = {"quality", "settings", "versions", "words", "metrics", "validation", "meta"}  # by any name
+MAPS = {"quality", "settings", "versions", "tokens", "metrics", "validation", "meta"}  # by any name
 
 
 class CountQuestion(Question):

@@ -152,12 +152,12 @@ def n_embedded(hf: PreTrainedModel) -> int:
 
 
 def trial_ids(hf: PreTrainedModel) -> Int[Tensor, "2 5"]:
-    """Two short rows of words to try a model with; they differ in the last word only."""
-    n_words = n_embedded(hf)
-    # From the middle of the vocabulary, away from padding and other special words.
-    start = max(0, min(n_words // 2, n_words - 6))
+    """Two short rows of tokens to try a model with; they differ in the last token only."""
+    n_tokens = n_embedded(hf)
+    # From the middle of the vocabulary, away from padding and other special tokens.
+    start = max(0, min(n_tokens // 2, n_tokens - 6))
     row = [start, start + 2, start + 1, start + 3]
-    return torch.tensor([[*row, start + 4], [*row, start + 5]]) % n_words
+    return torch.tensor([[*row, start + 4], [*row, start + 5]]) % n_tokens
 
 
 def agree(a: Tensor, b: Tensor, *, dtype: torch.dtype, slack: float = 1.0) -> bool:
@@ -180,7 +180,7 @@ def worst(a: Tensor, b: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a model does with two short rows of words that differ in the last one only."""
+    """What a model does with two short rows of tokens that differ in the last one only."""
 
     final: Float[Tensor, "batch pos d_model"]
     """What the base model gives."""

@@ -65,7 +65,7 @@ class PassWatcher:
     """Reads where each pass stands.
 
     Negative positions count from the end of the text that a cache began with, so that what was
-    changed stays where it was while words are added.
+    changed stays where it was while tokens are added.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What is tried on every model that is opened, so that a wrong reading is refused, not shown.
 
 Four checks (see README.md): the heads sum to what the projection writes; each head moves with the
-values of one value head only; the unembedding gives the model's own logits; no word changes what
+values of one value head only; the unembedding gives the model's own logits; no token changes what
 was read before it.
 """
 
@@ -80,7 +80,7 @@ def check_trial(hf: PreTrainedModel, trial: Trial) -> None:
 
 
 def check_tokenizer(hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer whose ordinary words have no row in the embedding.
+    """Refuse a tokenizer whose ordinary tokens have no row in the embedding.
 
     Added tokens may lie beyond it, as Gemma 3's token for images does: they are refused where a
     text holds one.
@@ -250,11 +250,11 @@ def check_logits(hf: PreTrainedModel, unembedding: Unembedding, trial: Trial) ->
 
 
 def check_causal(hf: PreTrainedModel, trial: Trial) -> None:
-    """Refuse a model that looks ahead: its two trial rows differ in the last word only."""
+    """Refuse a model that looks ahead: its two trial rows differ in the last token only."""
     first, second = trial.final[:, :-1]
     if not agree(first, second, dtype=hf.dtype):
         raise ModelError(
-            f"this {hf.config.model_type} model is not causal: a later word changes what it holds "
+            f"this {hf.config.model_type} model is not causal: a later token changes what it holds "
             "at earlier ones, as in an encoder",
             hint="saccade reads decoder-only language models such as GPT-2, Llama or Qwen",
         )

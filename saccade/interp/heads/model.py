@@ -44,7 +44,7 @@ from saccade.store.fingerprint import fingerprint_model, fingerprint_tokenizer
 NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 
-def show_words(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+def show_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """One string for each id, with its leading space.
 
     Bytes that are no text by themselves are shown as the tokenizer's own piece.
@@ -188,7 +188,7 @@ class LanguageModel:
     def prefix(self) -> tuple[str, ...]:
         """The tokens that the tokenizer puts in front of a prompt, as text; often BOS, or none."""
         ids = self.encoding.prefix
-        return tuple(self.words(ids)) if ids else ()
+        return tuple(self.tokens(ids)) if ids else ()
 
     def computes_alike(self, probe: Sequence[float]) -> bool:
         """Whether a probe of an earlier time agrees with this model's, but for rounding."""
@@ -215,7 +215,7 @@ class LanguageModel:
 
     @property
     def d_vocab(self) -> int:
-        """How many words the logits are for (often more than the tokenizer has)."""
+        """How many tokens the logits are for (often more than the tokenizer has)."""
         return int(self.unembedding.weight.shape[0])
 
     @property
@@ -255,7 +255,7 @@ class LanguageModel:
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
         """The token ids of a prompt, with what the tokenizer puts in front of it (often BOS)."""
         if not text.strip():
-            raise UsageError(f"the text is empty: {text!r}", hint="give at least one word")
+            raise UsageError(f"the text is empty: {text!r}", hint="give at least one token")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -282,25 +282,25 @@ class LanguageModel:
     def _refuse_beyond(self, ids: Int[Tensor, "1 pos"]) -> None:
         most = n_embedded(self.hf)
         if ids.shape[1] <= len(self.encoding.prefix):
-            raise UsageError("the text has no tokens", hint="give at least one word")
+            raise UsageError("the text has no tokens", hint="give at least one token")
         if int(ids.max()) >= most:
             raise UsageError(
-                f"the text holds {self.words([int(ids.max())])[0]!r}, which {self.name} cannot "
+                f"the text holds {self.tokens([int(ids.max())])[0]!r}, which {self.name} cannot "
                 f"read: its id is {int(ids.max())}, and the embedding has {most} rows",
                 hint="leave it out: it is a special token of a larger model",
             )
 
-    def words(self, ids: Int[Tensor, " n"] | Sequence[int]) -> list[str]:
+    def tokens(self, ids: Int[Tensor, " n"] | Sequence[int]) -> list[str]:
         """One string to show for each token id, with its leading space."""
         wanted = [int(id_) for id_ in ids]
         known = self._shown
         if new := [id_ for id_ in dict.fromkeys(wanted) if id_ not in known]:
-            known.update(zip(new, show_words(self._tokenizer(), new), strict=True))
+            known.update(zip(new, show_tokens(self._tokenizer(), new), strict=True))
         return [known[id_] for id_ in wanted]
 
     @cached_property
     def _shown(self) -> dict[int, str]:
-        """Words that were shown before: all heads of a reading say much the same ones."""
+        """Tokens that were shown before: all heads of a reading say much the same ones."""
         return {}
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:

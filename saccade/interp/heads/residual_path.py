@@ -1,4 +1,4 @@
-"""The way from a head to the words: what stands between a projection, the stream and the end."""
+"""The way from a head to the tokens: what stands between a projection, the stream and the end."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ class Unembedding:
     softcap: float | None
 
     def logits(
-        self, final: Float[Tensor, "*batch d_model"], *, words: Int[Tensor, " word"] | None = None
+        self, final: Float[Tensor, "*batch d_model"], *, tokens: Int[Tensor, " token"] | None = None
     ) -> Float[Tensor, "*batch n"]:
-        """The model's own logits, for every word or only for the ids in ``words``."""
-        logits = self.linear(final, words=words)
+        """The model's own logits, for every token or only for the ids in ``tokens``."""
+        logits = self.linear(final, tokens=tokens)
         if self.bias is not None:
-            bias = self.bias if words is None else self.bias[words.to(self.bias.device)]
+            bias = self.bias if tokens is None else self.bias[tokens.to(self.bias.device)]
             logits = logits + bias * self.scale
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits
 
     def linear(
-        self, part: Float[Tensor, "*batch d_model"], *, words: Int[Tensor, " word"] | None = None
+        self, part: Float[Tensor, "*batch d_model"], *, tokens: Int[Tensor, " token"] | None = None
     ) -> Float[Tensor, "*batch n"]:
         """The share of the logits that a part of the final state has: no bias, no soft-cap."""
-        weight = self.weight if words is None else self.weight[words.to(self.weight.device)]
+        weight = self.weight if tokens is None else self.weight[tokens.to(self.weight.device)]
         logits = part.to(weight) @ weight.T
         return logits if self.scale == 1.0 else logits * self.scale
 
@@ -80,12 +80,12 @@ def find_unembedding(hf: PreTrainedModel, trial: Trial) -> Unembedding:
     """The unembedding of a model; scale and soft-cap are the config's, tried on a short text.
 
     Where none of the config's numbers gives the model's logits, the scale is measured from them;
-    `saccade.interp.heads.checks.check_logits` has the last word.
+    `saccade.interp.heads.checks.check_logits` has the last token.
     """
     head = hf.get_output_embeddings()
     if head is None or getattr(head, "weight", None) is None or head.weight.dim() != 2:
         raise ModelError(
-            f"this {hf.config.model_type} model has no output embedding to turn states into words",
+            f"this {hf.config.model_type} model has no output embedding to turn states into tokens",
             hint="open the checkpoint of a causal language model, not of its bare base",
         )
     final, expected = trial.final, trial.logits
@@ -158,7 +158,7 @@ def find_final_norm(hf: PreTrainedModel, trial: Trial) -> FinalNorm:
         if isinstance(module, nn.Linear):
             raise ModelError(
                 f"the residual stream of this {hf.config.model_type} model goes through "
-                f"{path}, a linear map, before it is turned into words",
+                f"{path}, a linear map, before it is turned into tokens",
                 hint="models of this form (OPT-350m) are not supported",
             )
         return probe_norm(module, d_model=d_model, path=path)
@@ -311,7 +311,7 @@ def direct_states(
         )
     if not at.reaches_stream:
         raise ModelError(
-            f"{at.path} has no direct path to the words: its block norms the stream itself",
+            f"{at.path} has no direct path to the tokens: its block norms the stream itself",
             hint="read this model's heads with lenses instead",
         )
     index = list(range(captured.final.shape[1])) if positions is None else list(positions)
@@ -328,20 +328,20 @@ def direct_logits(
     model: Readable,
     captured: Captured,
     layer: int,
-    words: Int[Tensor, "batch pos"],
+    tokens: Int[Tensor, "batch pos"],
     *,
     positions: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch pos head"]:
-    """Direct logit attribution: what each head of a layer adds to the logit of a word.
+    """Direct logit attribution: what each head of a layer adds to the logit of a token.
 
     Elhage et al., 2021, "A Mathematical Framework for Transformer Circuits". The frozen norms keep
     the sum over all parts equal to the logit; a soft-cap, being no sum, is left out.
 
     Args:
-        words: one id for each row and each of ``positions``.
+        tokens: one id for each row and each of ``positions``.
         positions: which positions of the capture; all by default.
     """
     states = direct_states(model, captured, layer, positions=positions)
     weight = model.unembedding.weight
-    rows = weight[words.to(weight.device)].float()  # [batch, pos, d_model]
+    rows = weight[tokens.to(weight.device)].float()  # [batch, pos, d_model]
     return torch.einsum("bphd,bpd->bph", states.to(rows.device), rows) * model.unembedding.scale

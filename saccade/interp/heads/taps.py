@@ -102,7 +102,7 @@ def probe_norm(module: nn.Module, *, d_model: int, path: str = "the norm") -> Fr
         raise ModelError(
             f"{path} ({type(module).__name__}) is not a LayerNorm or RMSNorm: its output is not "
             "a scaled copy of its input",
-            hint="this model's heads cannot be traced to its words; please report the model type",
+            hint="this model's heads cannot be traced to its tokens; please report the model type",
         )
     return replace(norm, module=module)
 
@@ -135,7 +135,7 @@ class HeadLayer:
     post_norm: FrozenNorm | None = None
     multiplier: float = 1.0
     reaches_stream: bool = True
-    """False where the stream itself is normed after each addition: no direct path to the words."""
+    """False where the stream itself is normed after each addition: no direct path to the tokens."""
 
 
 def find_taps(hf: PreTrainedModel, pattern: str | None = None) -> tuple[HeadLayer, ...]:
@@ -217,7 +217,7 @@ def in_features(projection: nn.Module, path: str) -> int:
 
 def _count_heads(attention: nn.Module, hf: PreTrainedModel, width: int, path: str) -> int:
     config = hf.config.get_text_config(decoder=True)
-    # The layer's own word comes first: head counts and sizes may differ from layer to layer.
+    # The layer's own token comes first: head counts and sizes may differ from layer to layer.
     counts = [getattr(attention, name, None) for name in HEAD_COUNTS]
     counts.append(getattr(config, "num_attention_heads", None))
     sizes = [getattr(attention, name, None) for name in ("v_head_dim", "head_dim")]

@@ -49,7 +49,7 @@ class Batches(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any word of the text does."""
+        """Changes when any token of the text does."""
         ...
 
     @property

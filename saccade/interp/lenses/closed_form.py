@@ -1,7 +1,7 @@
 """Lenses without gradient steps: solved from the sums of one forward pass.
 
 For every head, four maps from z to the final state are written down in closed form, and one
-correction of the word bias; how much of each to take is found on held-out text. In the notation of
+correction of the token bias; how much of each to take is found on held-out text. In the notation of
 `Statistics` (all covariances; S of z, C of z with f, K of z with u, p the mean predicted
 distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
 
@@ -11,7 +11,7 @@ distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
   squares matches mean logits, but the divergence wants mean *probabilities*; this is the direction
   in which the two differ, restricted by the damping to where there is enough data to see it.
 - ``S^-1 C G (G + damping)^-1``: what least squares already has of that direction.
-- word bias ``-1/2 w (A S A^T) w``: were z normal, adding ``A z`` to the logits of a word would
+- token bias ``-1/2 w (A S A^T) w``: were z normal, adding ``A z`` to the logits of a token would
   raise its mean probability by the exponential of half its variance; this takes it back.
 
 KL(model || lens) is convex in these five coefficients, so Newton's method finds them. They are
@@ -45,7 +45,7 @@ WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
 NEWTON_RIDGE = 0.1
 # Relative to the largest eigenvalue of G: directions below it have too little signal.
 DAMPING = 0.05
-# The variance of a word's logit under the lens is taken from this many leading directions.
+# The variance of a token's logit under the lens is taken from this many leading directions.
 VARIANCE_RANK = 8
 SHARED_STEPS, OWN_STEPS = 3, 1
 # How far a head may go from the mixture to matched moments.
@@ -59,7 +59,7 @@ SHARED_LAYERS = 6
 LOYALTY = 2.0
 # Of the held-out positions, which come in a random order: enough to choose five numbers a head. The
 # polish chooses among states of 37 thousand numbers, and needs all of them.
-FEW, FEW_WORDS = 128, 1024
+FEW, FEW_TOKENS = 128, 1024
 # The terms of all these layers are only kept between steps where they are no larger.
 TERMS_BYTES = 256 * 2**20
 
@@ -72,7 +72,7 @@ class Ingredients:
     """Of z."""
     maps: Float[Tensor, "kind head d_head d_model"]
     spread: Float[Tensor, "head rank d_model"]
-    """``w . spread`` squared and summed over ``rank`` is the variance of a word's logit."""
+    """``w . spread`` squared and summed over ``rank`` is the variance of a token's logit."""
 
 
 class Curvature(NamedTuple):
@@ -85,7 +85,7 @@ class Curvature(NamedTuple):
 def solve_gathered(model: LanguageModel, gathered: Gathered, seed: int) -> dict[int, HeadLens]:
     """The lenses of every layer, from what one pass over a text leaves."""
     baseline, sample = baseline_lens(gathered.statistics), gathered.held_out()
-    held_out = HeldOut.of(model, sample[:FEW], baseline, seed=seed, n_words=FEW_WORDS)
+    held_out = HeldOut.of(model, sample[:FEW], baseline, seed=seed, n_tokens=FEW_TOKENS)
     return solve(model, gathered.statistics, held_out, z=sample.z)
 
 
@@ -255,16 +255,16 @@ def _newton_step(hessian: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _terms(
-    part: Ingredients, z: Float[Tensor, "n head d_head"], vectors: Float[Tensor, "word d_model"]
-) -> Float[Tensor, "head kind n word"]:
-    """What a unit of each ingredient adds to the logits of the words."""
+    part: Ingredients, z: Float[Tensor, "n head d_head"], vectors: Float[Tensor, "token d_model"]
+) -> Float[Tensor, "head kind n token"]:
+    """What a unit of each ingredient adds to the logits of the tokens."""
     kinds, heads, d_head, d_model = part.maps.shape
     device = vectors.device
-    by_word = part.maps.transpose(0, 1).reshape(-1, d_model).to(device) @ vectors.T
+    by_token = part.maps.transpose(0, 1).reshape(-1, d_model).to(device) @ vectors.T
     centred = (z.float() - part.mean.to(z.device)).transpose(0, 1).to(device)  # [head, n, d_head]
-    variance = (part.spread.to(device) @ vectors.T).square().sum(1)  # [head, word]
+    variance = (part.spread.to(device) @ vectors.T).square().sum(1)  # [head, token]
     terms = vectors.new_empty(heads, kinds + 1, len(z), len(vectors))
-    torch.matmul(centred[:, None], by_word.view(heads, kinds, d_head, -1), out=terms[:, :-1])
+    torch.matmul(centred[:, None], by_token.view(heads, kinds, d_head, -1), out=terms[:, :-1])
     terms[:, -1] = -0.5 * variance[:, None]
     return terms
 
@@ -272,9 +272,11 @@ def _terms(
 def _curvature(terms: Tensor, held_out: HeldOut, mix: Tensor) -> Curvature:
     """Derivatives of KL(model || lens), averaged over positions, in the coefficients."""
     n = terms.shape[2]
-    flat = terms.flatten(2)  # [head, kind, n word]
+    flat = terms.flatten(2)  # [head, kind, n token]
     logits = (mix.to(flat)[:, None] @ flat).view(len(terms), *terms.shape[2:])
-    lens = logits.add_(held_out.baseline + held_out.words.log_weight).softmax(-1)  # [head, n, word]
+    lens = logits.add_(held_out.baseline + held_out.tokens.log_weight).softmax(
+        -1
+    )  # [head, n, token]
     weighted = terms * lens[:, None]
     expected = weighted.sum(-1)  # [head, kind, n]
     observed = flat @ held_out.teacher.flatten() / n
@@ -289,17 +291,17 @@ def _lens(
     lens = HeadLens.start(model, layer)
     device = lens.weight.device
     weight = torch.einsum("hk,khid->hid", mix[:, :-1], part.maps).to(device)
-    variance = word_variance(model, part.spread)
+    variance = token_variance(model, part.spread)
     lens.weight.data.copy_(weight)
     lens.bias.data.copy_(-torch.einsum("hi,hid->hd", part.mean.to(device), weight))
-    lens.word_bias.data.copy_(baseline.to(device) - 0.5 * mix[:, -1:].to(device) * variance)
+    lens.token_bias.data.copy_(baseline.to(device) - 0.5 * mix[:, -1:].to(device) * variance)
     return lens.requires_grad_(False)
 
 
-def word_variance(
+def token_variance(
     model: LanguageModel, spread: Float[Tensor, "head rank d_model"]
 ) -> Float[Tensor, "head d_vocab"]:
-    """The variance of every word's logit under the lens of each head."""
+    """The variance of every token's logit under the lens of each head."""
     weight = model.unembedding.weight
     projected = spread.flatten(0, 1).to(weight) @ weight.T  # [head rank, d_vocab]
     return projected.float().square_().unflatten(0, spread.shape[:2]).sum(1)

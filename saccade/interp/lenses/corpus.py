@@ -23,8 +23,8 @@ _PIECE = 1 << 15  # characters
 _PIECES = 16
 # One window in so many is not fitted on: the ridge and the bias of each token are chosen on it.
 HELD_OUT_EVERY = 16
-# A piece is tokenized with this many characters of its neighbours, so that the words at its ends
-# come out as in the whole text; no tokenizer looks further than a word.
+# A piece is tokenized with this many characters of its neighbours, so that the tokens at its ends
+# come out as in the whole text; no tokenizer looks further than a token.
 _CONTEXT = 64
 
 
@@ -263,7 +263,7 @@ def _pieces(document: Iterable[str]) -> Iterator[_Piece]:
 
 
 def _line_start(text: str, start: int, stop: int) -> int:
-    """The last place up to ``stop`` where a line starts with a word, else where a word ends."""
+    """The last place up to ``stop`` where a line starts with a token, else where a token ends."""
     at = text.rfind("\n", start, stop)
     while at >= 0:
         # Tokenizers take a line break and an indent as one.

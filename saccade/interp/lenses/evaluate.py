@@ -19,7 +19,7 @@ from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.lens import Lens, activation_at, needs_residual
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.residual_lenses import BATCH_TOKENS, baseline_lenses, default_kinds
-from saccade.interp.lenses.scoring import MEASURES, Predicted, Tally, predict, word_blocks
+from saccade.interp.lenses.scoring import MEASURES, Predicted, Tally, predict, token_blocks
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -58,16 +58,16 @@ def evaluate_lenses(
     evenly spaced windows. Only positions of ordinary tokens (`Encoding.is_text`) whose next token
     is in the same window count.
 
-    All words count, one block of the vocabulary after the other for all lenses: neither positions
-    x heads x vocabulary nor positions x vocabulary is ever held. Words are not sampled: with 32,768
-    of the 262,144 of Gemma 3, drawn as for `HeldOut`, the KL of a fitted lens is off by up to 0.004
-    nats, that of the logit lens of layer 3 by 2, for it puts its mass on any words; and the ten
-    first words have to be searched among all.
+    All tokens count, one block of the vocabulary after the other for all lenses: neither positions
+    x heads x vocabulary nor positions x vocabulary is ever in memory. No sampling: with 32,768 of
+    the 262,144 tokens of Gemma 3, drawn as for `HeldOut`, the KL of a fitted lens is off by up to
+    0.004 nats, that of the logit lens of layer 3 by 2, for it puts its mass on any tokens; and the
+    ten first tokens have to be searched among all.
 
     Args:
         corpus: text that the lenses were not fitted on.
         baselines: other lenses to score beside; parameterless kinds by name. By default "logit",
-            and "logit-head" for models whose heads have a direct path to the words.
+            and "logit-head" for models whose heads have a direct path to the tokens.
         best: the best lenses known for the same sites, to take the share of their gain.
         progress: called after each step.
     """
@@ -82,7 +82,7 @@ def evaluate_lenses(
     windows, picked = choose_positions(model, corpus.windows, max_positions)
     told = progress or _tell_nobody
     size = _positions_at_once(every, int(picked.sum()))
-    blocks = word_blocks(model.d_vocab, max(1, chunk_bytes // (size * _widest(every) * 4)))
+    blocks = token_blocks(model.d_vocab, max(1, chunk_bytes // (size * _widest(every) * 4)))
     n_chunks = -(-int(picked.sum()) // size)
     done, total = 0, n_chunks * len(blocks) * sum(len(each.by_layer) for each in every)
     for ids, chunk in _chunks(every, windows, picked, size, told):
@@ -90,10 +90,10 @@ def evaluate_lenses(
         own += of_model
         for group in _groups(every, chunk, predicted):
             for block in blocks:
-                words = torch.arange(block.start, block.stop, device=predicted.final.device)
-                probs = predicted.probs(words)
+                tokens = torch.arange(block.start, block.stop, device=predicted.final.device)
+                probs = predicted.probs(tokens)
                 for reader in group:
-                    reader.tally.add(reader.said(words).to(probs.device), probs, block)
+                    reader.tally.add(reader.said(tokens).to(probs.device), probs, block)
                 done += len(group)
                 told("scoring", done, total)
             for reader in group:
@@ -137,13 +137,13 @@ def _spaced(n: int, count: int) -> Int[Tensor, " count"]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """The lenses of one layer at some positions, to be asked for one block of words at a time."""
+    """The lenses of one layer at some positions, to be asked for one block of tokens at a time."""
 
     of: int
     """Which of the sets of lenses."""
     sites: slice
     """Their place among the sites of that set."""
-    said: Callable[[Int[Tensor, " word"]], Float[Tensor, "n head word"]]
+    said: Callable[[Int[Tensor, " token"]], Float[Tensor, "n head token"]]
     tally: Tally
     n_bytes: int
     """What is held for them besides the capture."""
@@ -168,23 +168,23 @@ def _groups(every: list[Lenses], chunk: Captured, predicted: Predicted) -> Itera
 
 def _saying(
     lens: Lens, activation: Float[Tensor, "n head d_held"], d_head: int
-) -> tuple[Callable[[Int[Tensor, " word"]], Tensor], int]:
-    """How to ask a lens for words, and how many bytes that holds.
+) -> tuple[Callable[[Int[Tensor, " token"]], Tensor], int]:
+    """How to ask a lens for tokens, and how many bytes that holds.
 
     What a head adds to the final state has d_head dimensions of d_model: a linear lens is asked
     for a basis of them, which all positions share.
     """
     if lens.site != "direct":
-        return lambda words: lens(activation, words=words), 0  # a view of the capture
+        return lambda tokens: lens(activation, tokens=tokens), 0  # a view of the capture
     basis = _basis(activation, d_head + SPARE_DIRECTIONS) if lens.is_linear else None
     if basis is None:
-        return lambda words: lens(activation, words=words), activation.nbytes
+        return lambda tokens: lens(activation, tokens=tokens), activation.nbytes
     within = activation.transpose(0, 1).float() @ basis.transpose(1, 2)  # [head, n, direction]
     # Contiguous: the product with the unembedding is several times slower otherwise.
     directions = basis.transpose(0, 1).to(activation.dtype).contiguous()
 
-    def said(words: Int[Tensor, " word"]) -> Float[Tensor, "n head word"]:
-        return (within @ lens(directions, words=words).transpose(0, 1)).transpose(0, 1)
+    def said(tokens: Int[Tensor, " token"]) -> Float[Tensor, "n head token"]:
+        return (within @ lens(directions, tokens=tokens).transpose(0, 1)).transpose(0, 1)
 
     return said, within.nbytes + basis.nbytes
 
@@ -228,7 +228,7 @@ def _positions_at_once(every: list[Lenses], n: int) -> int:
 def _chunks(
     every: list[Lenses], windows: Tensor, picked: Tensor, size: int, told: Progress
 ) -> Iterator[tuple[Tensor, Captured]]:
-    """The next words of ``size`` picked positions at a time, with what the model held there."""
+    """The next tokens of ``size`` picked positions at a time, with what the model held there."""
     model, layers = every[0].model, _layers(every)
     residual = any(needs_residual(lens.site) for e in every for lens in e.by_layer.values())
     rows = max(1, BATCH_TOKENS // windows.shape[1])

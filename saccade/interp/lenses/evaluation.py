@@ -36,15 +36,15 @@ class Scores:
     sites: tuple[tuple[int, int], ...]
     """(layer, head) of every lens; a lens of the residual stream is head 0 of its layer."""
     kl: Float[Tensor, " site"]
-    """KL(model || lens), in nats a word."""
+    """KL(model || lens), in nats a token."""
     gain: Float[Tensor, " site"]
     """KL of the baseline lens less that of the lens."""
     top1: Float[Tensor, " site"]
-    """Share of positions where the lens's top word is the model's."""
+    """Share of positions where the lens's top token is the model's."""
     top10: Float[Tensor, " site"]
-    """Share of positions where the model's top word is among the lens's ten."""
+    """Share of positions where the model's top token is among the lens's ten."""
     bits_per_byte: Float[Tensor, " site"]
-    """Surprise of the lens at the words that really follow."""
+    """Surprise of the lens at the tokens that really follow."""
     share: Float[Tensor, " site"] | None = None
     """Gain as a share of the best lens's; not a number where that has none."""
     total_share: float | None = None
@@ -177,7 +177,7 @@ class Evaluation:
         return table
 
 
-# KL and gain are in nats a word.
+# KL and gain are in nats a token.
 HEADINGS = {"kl": "KL", "bits_per_byte": "bits/byte", "share": "of best"}
 
 

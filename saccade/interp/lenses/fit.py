@@ -288,7 +288,7 @@ def score_quickly(lenses: Lenses) -> Lenses:
     """Put a first figure beside every lens, from its held-out positions.
 
     A few hundred positions and a part of the vocabulary: good for telling a lens that hears
-    something from one that does not. `evaluate_lenses` measures on all words and text of your own.
+    something from one that does not. `evaluate_lenses` measures on all tokens and text of your own.
     """
     sample = lenses.held_out
     if sample is None or any(needs_residual(lens.site) for lens in lenses.by_layer.values()):

@@ -197,7 +197,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the stage, how much of it is done, and of how much."""
 
 HELD_OUT_POSITIONS = 1024
-# Positions added to the sums at once; bounds the memory for the model's word probabilities.
+# Positions added to the sums at once; bounds the memory for the model's token probabilities.
 CHUNK = 2048
 
 

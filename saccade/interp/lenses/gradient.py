@@ -45,7 +45,7 @@ class Target(NamedTuple):
     log_probs: Float[Tensor, "n d_vocab"]
     """The model's own prediction."""
     next_ids: Int[Tensor, " n"]
-    """The word that really follows."""
+    """The token that really follows."""
     input_ids: Int[Tensor, "n pos"]
     """The text up to and including each position; what lies beyond it is masked."""
     input_mask: Bool[Tensor, "n pos"]
@@ -117,7 +117,7 @@ def reverse_kl(logits: Float[Tensor, "n head d_vocab"], target: Target) -> Float
 def cross_entropy(
     logits: Float[Tensor, "n head d_vocab"], target: Target
 ) -> Float[Tensor, "n head"]:
-    """The surprise of the word that really follows, instead of the model's prediction of it."""
+    """The surprise of the token that really follows, instead of the model's prediction of it."""
     log_probs = logits.log_softmax(-1)
     index = target.next_ids[:, None, None].expand(-1, logits.shape[1], 1)
     return -log_probs.gather(-1, index).squeeze(-1)
@@ -127,14 +127,14 @@ def cross_entropy(
 def input_relevance(
     logits: Float[Tensor, "n head d_vocab"], target: Target
 ) -> Float[Tensor, "n head"]:
-    """The mean surprise of the words of the prompt: relevance to the input, not the prediction.
+    """The mean surprise of the tokens of the prompt: relevance to the input, not the prediction.
 
     Attention Lens, section 2, names this as the authors' hypothesis and leaves it to future work.
-    Each occurrence of a word in the text so far counts once.
+    Each occurrence of a token in the text so far counts once.
     """
     log_probs = logits.log_softmax(-1)
-    words = target.input_ids[:, None].expand(-1, logits.shape[1], -1)  # [n, head, pos]
-    surprise = -log_probs.gather(-1, words)
+    tokens = target.input_ids[:, None].expand(-1, logits.shape[1], -1)  # [n, head, pos]
+    surprise = -log_probs.gather(-1, tokens)
     mask = target.input_mask[:, None]
     return torch.where(mask, surprise, 0.0).sum(-1) / mask.sum(-1)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HeadLens(Lens):
-    """A factored lens: reads ``z``, writes through the frozen unembedding, plus a word bias.
+    """A factored lens: reads ``z``, writes through the frozen unembedding, plus a token bias.
 
     ``logits = W_U (A z + b) + c`` with A of d_head x d_model. A head writes ``W_O z``, so a lens on
     its output sees at most d_head dimensions and loses nothing by reading z itself; and the model's
@@ -36,11 +36,11 @@ class HeadLens(Lens):
         self.unembed = FrozenUnembedding(unembedding)
         self.weight = new_parameter(n_heads, d_head, d_model, like=unembedding)
         self.bias = new_parameter(n_heads, d_model, like=unembedding)
-        self.word_bias = new_parameter(n_heads, d_vocab, like=unembedding)
+        self.token_bias = new_parameter(n_heads, d_vocab, like=unembedding)
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> HeadLens:
-        """A lens that says nothing yet: every word is as likely as any other."""
+        """A lens that says nothing yet: every token is as likely as any other."""
         at = model.layer(layer)
         return cls(n_heads=at.n_heads, d_head=at.d_head, unembedding=model.unembedding.weight)
 
@@ -64,16 +64,16 @@ class HeadLens(Lens):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
-        """Vocabulary logits for each position and head; of all words unless some are named."""
-        bias = self.word_bias if words is None else self.word_bias[:, words]
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
+        """Vocabulary logits for each position and head; of all tokens unless some are named."""
+        bias = self.token_bias if tokens is None else self.token_bias[:, tokens]
         if len(activation) <= activation.shape[-1]:
-            return self.unembed(self.hidden(activation), words).float() + bias
+            return self.unembed(self.hidden(activation), tokens).float() + bias
         # Many positions: A W_U^T once (d_head rows a head), instead of W_U for every position.
-        by_word = self.unembed(self.weight, words).float()  # [head, d_head, word]
-        baseline = self.unembed(self.bias, words).float() + bias  # [head, word]
-        said = torch.baddbmm(baseline[:, None], activation.float().transpose(0, 1), by_word)
+        by_token = self.unembed(self.weight, tokens).float()  # [head, d_head, token]
+        baseline = self.unembed(self.bias, tokens).float() + bias  # [head, token]
+        said = torch.baddbmm(baseline[:, None], activation.float().transpose(0, 1), by_token)
         return said.transpose(0, 1)
 
 
@@ -118,12 +118,12 @@ class DenseHeadLens(Lens):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
-        """Vocabulary logits for each position and head; of all words unless some are named."""
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
+        """Vocabulary logits for each position and head; of all tokens unless some are named."""
         written = torch.einsum("nhi,hid->hnd", activation.float(), self.output)
-        weight = self.weight if words is None else self.weight[:, :, words]
-        bias = self.bias if words is None else self.bias[:, words]
+        weight = self.weight if tokens is None else self.weight[:, :, tokens]
+        bias = self.bias if tokens is None else self.bias[:, tokens]
         return torch.baddbmm(bias[:, None], written, weight).transpose(0, 1)
 
 
@@ -147,7 +147,7 @@ def said_by_head(
     """
     if isinstance(lens, HeadLens):
         hidden = lens.hidden(activation)[:, head]  # [n, d_model]
-        return lens.unembed(hidden, None).float() + lens.word_bias[head]
+        return lens.unembed(hidden, None).float() + lens.token_bias[head]
     if lens.site == "direct":
         return lens(activation[:, head : head + 1])[:, 0]
     return lens(activation)[:, head]

@@ -1,4 +1,4 @@
-"""Held-out positions, ready to judge lenses with: the model's predictions on words that matter."""
+"""Held-out positions, ready to judge lenses with: the model's predictions on tokens that matter."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# A part of the vocabulary that stands for all of it, so that sums over words stay affordable.
+# A part of the vocabulary that stands for all of it, so that sums over tokens stay affordable.
 
 
-class Words(NamedTuple):
-    """Words with the log of the weight that each has in a sum over the vocabulary."""
+class SampledTokens(NamedTuple):
+    """Tokens with the log of the weight that each has in a sum over the vocabulary."""
 
-    ids: Int[Tensor, " word"]
-    log_weight: Float[Tensor, " word"]
+    ids: Int[Tensor, " token"]
+    log_weight: Float[Tensor, " token"]
 
 
-def sample_words(
+def sample_tokens(
     likely: Float[Tensor, " d_vocab"],
     proposal: Float[Tensor, " d_vocab"],
     *,
-    n_words: int,
+    n_tokens: int,
     generator: torch.Generator,
-) -> Words:
-    """Take the likeliest words for certain, and draw the others by importance.
+) -> SampledTokens:
+    """Take the likeliest tokens for certain, and draw the others by importance.
 
-    Three quarters of ``n_words`` are the words with the largest ``likely`` (weight 1); the rest are
-    drawn from ``proposal`` among all other words, each with the weight 1 / (draws * probability).
+    Three quarters of ``n_tokens`` are those with the largest ``likely`` (weight 1); the rest are
+    drawn from ``proposal`` among all other tokens, each with the weight 1 / (draws * probability).
     For any g, ``sum(exp(log_weight) * g[ids])`` then has the expectation ``sum(g)``: sums over the
     vocabulary are unbiased; a log of such a sum is off by half its relative variance, which the
-    certain words keep small.
+    certain tokens keep small.
 
     >>> p = torch.tensor([0.5, 0.2, 0.2, 0.05, 0.05])
-    >>> words = sample_words(p, p, n_words=4, generator=torch.Generator().manual_seed(0))
-    >>> words.ids[:3], round(float((words.log_weight.exp() * p[words.ids]).sum()), 6)
+    >>> tokens = sample_tokens(p, p, n_tokens=4, generator=torch.Generator().manual_seed(0))
+    >>> tokens.ids[:3], round(float((tokens.log_weight.exp() * p[tokens.ids]).sum()), 6)
     (tensor([0, 1, 2]), 1.0)
     """
-    if n_words >= len(likely):
+    if n_tokens >= len(likely):
         every = torch.arange(len(likely), device=likely.device)
-        return Words(every, torch.zeros(len(likely), device=likely.device))
-    n_certain = n_words * 3 // 4
-    n_drawn = n_words - n_certain
+        return SampledTokens(every, torch.zeros(len(likely), device=likely.device))
+    n_certain = n_tokens * 3 // 4
+    n_drawn = n_tokens - n_certain
     certain = likely.topk(n_certain).indices
     rest = torch.ones_like(likely, dtype=torch.bool).index_fill_(0, certain, False).nonzero()[:, 0]
-    # The floor keeps a word that the proposal gives nothing within reach.
+    # The floor keeps a token that the proposal gives nothing within reach.
     chance = proposal[rest].double().clamp_min(1e-12)
     chance = (chance / chance.sum()).cpu()
     drawn = torch.multinomial(chance, n_drawn, replacement=True, generator=generator)
     weight = -(chance[drawn] * n_drawn).log()
     ids = torch.cat([certain, rest[drawn.to(rest.device)]])
     log_weight = torch.cat([torch.zeros(n_certain), weight.float()])
-    return Words(ids, log_weight.to(ids.device))
+    return SampledTokens(ids, log_weight.to(ids.device))
 
 
 # Positions of a text, with all that the lenses of a model need to know of them.
@@ -144,8 +144,8 @@ class Sample:
         return cls(z=z, final=named["sample.final"], priority=named.get("sample.priority"))
 
 
-N_WORDS = 2048
-# Word probabilities held at once while the words are chosen.
+N_TOKENS = 2048
+# Token probabilities held at once while the tokens are chosen.
 CHUNK_BYTES = 128 * 2**20
 
 
@@ -154,12 +154,12 @@ class HeldOut:
     """A sample of text that nothing was fitted on, with the model's own predictions for it."""
 
     sample: Sample
-    words: Words
-    teacher: Float[Tensor, "n word"]
-    """The model's probabilities, times the weight of each word."""
-    vectors: Float[Tensor, "word d_model"]
-    """The unembedding of the words."""
-    baseline: Float[Tensor, " word"]
+    tokens: SampledTokens
+    teacher: Float[Tensor, "n token"]
+    """The model's probabilities, times the weight of each token."""
+    vectors: Float[Tensor, "token d_model"]
+    """The unembedding of the tokens."""
+    baseline: Float[Tensor, " token"]
     """The log probabilities of the baseline lens."""
     negentropy: float
     """Mean of sum p log p over the whole vocabulary: KL is this less the cross-entropy."""
@@ -172,16 +172,16 @@ class HeldOut:
         baseline: Float[Tensor, " d_vocab"],
         *,
         seed: int = 0,
-        n_words: int = N_WORDS,
+        n_tokens: int = N_TOKENS,
     ) -> HeldOut:
-        """Choose the words for a sample; the same for the same seed."""
+        """Choose the tokens for a sample; the same for the same seed."""
         final, unembedding = sample.final.float(), model.unembedding
         n, device = len(final), unembedding.weight.device
         baseline = baseline.to(device)
         likely, mean = baseline.exp(), baseline.exp().double()
         log_total: list[Tensor] = []
         negentropy = 0.0
-        # All positions x all words would be gigabytes for a large vocabulary.
+        # All positions x all tokens would be gigabytes for a large vocabulary.
         for some in final.split(max(1, CHUNK_BYTES // (4 * len(baseline)))):
             logits = unembedding.logits(some).float()  # [n, d_vocab]
             log_total.append(logits.logsumexp(-1, keepdim=True))
@@ -190,19 +190,19 @@ class HeldOut:
             likely = torch.maximum(likely, p.amax(0))
             mean += p.sum(0) / n
             negentropy += float((logits.mul_(p)).sum(-1).double().sum()) / n
-        words = sample_words(
+        tokens = sample_tokens(
             likely,
             mean.float(),
-            n_words=min(n_words, len(baseline)),
+            n_tokens=min(n_tokens, len(baseline)),
             generator=torch.Generator().manual_seed(seed),
         )
-        log_p = unembedding.logits(final, words=words.ids).float() - torch.cat(log_total)
+        log_p = unembedding.logits(final, tokens=tokens.ids).float() - torch.cat(log_total)
         return cls(
             sample=sample,
-            words=words,
-            teacher=(log_p + words.log_weight).exp(),
-            vectors=unembedding.weight[words.ids].float(),
-            baseline=baseline[words.ids],
+            tokens=tokens,
+            teacher=(log_p + tokens.log_weight).exp(),
+            vectors=unembedding.weight[tokens.ids].float(),
+            baseline=baseline[tokens.ids],
             negentropy=negentropy,
         )
 
@@ -211,20 +211,20 @@ class HeldOut:
         return self.kl_of(self.logits(lens, layer))
 
     @torch.no_grad()
-    def logits(self, lens: Lens, layer: int) -> Float[Tensor, "n head word"]:
-        """What a lens says of the words at every position."""
+    def logits(self, lens: Lens, layer: int) -> Float[Tensor, "n head token"]:
+        """What a lens says of the tokens at every position."""
         activation = self.sample.z[layer].to(self.vectors.device, torch.float32)
-        return lens(activation, words=self.words.ids)
+        return lens(activation, tokens=self.tokens.ids)
 
     def baseline_kl(self) -> float:
         """KL(model || baseline lens), averaged over the positions."""
         return float(self.kl_of(self.baseline.expand(len(self.sample), 1, -1)))
 
-    def kl_of(self, logits: Float[Tensor, "n head word"]) -> Float[Tensor, " head"]:
-        """KL from the model to these logits of the words, averaged over the positions."""
-        partition = (logits + self.words.log_weight).logsumexp(-1)  # [n, head]
+    def kl_of(self, logits: Float[Tensor, "n head token"]) -> Float[Tensor, " head"]:
+        """KL from the model to these logits of the tokens, averaged over the positions."""
+        partition = (logits + self.tokens.log_weight).logsumexp(-1)  # [n, head]
         expected = torch.einsum("nhw,nw->nh", logits, self.teacher)
-        # The drawn words hold the model's probability only on average; with the true sum of 1 for
+        # The drawn tokens hold the model's probability only on average; with the true sum of 1 for
         # each position the error of the two terms no longer cancels, so the drawn sum is used.
         mass = self.teacher.sum(-1, keepdim=True)
         return self.negentropy + (partition * mass - expected).mean(0).cpu()

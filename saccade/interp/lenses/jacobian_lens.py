@@ -60,10 +60,10 @@ class JacobianLens(Lens):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
-        """Vocabulary logits for each position and head; of all words unless some are named."""
-        return self.inner(activation, words=words)
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
+        """Vocabulary logits for each position and head; of all tokens unless some are named."""
+        return self.inner(activation, tokens=tokens)
 
 
 def fit_jacobian(
@@ -178,6 +178,6 @@ def _lens(
     weight = jacobian * model.unembedding.scale
     lens.inner.weight.data.copy_(weight)
     lens.inner.bias.data.copy_(-torch.einsum("hi,hid->hd", mean, weight))
-    lens.inner.word_bias.data.copy_(baseline.expand_as(lens.inner.word_bias))
+    lens.inner.token_bias.data.copy_(baseline.expand_as(lens.inner.token_bias))
     lens.requires_grad_(False)
     return lens

@@ -1,4 +1,4 @@
-"""What every lens is: a map from what a site of the model holds to words of the vocabulary."""
+"""What every lens is: a map from what a site of the model holds to tokens of the vocabulary."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Lens(nn.Module, ABC):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
-        """Vocabulary logits for each position and head; of all words unless some are named."""
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
+        """Vocabulary logits for each position and head; of all tokens unless some are named."""
 
 
 Run = Callable[["Fit"], Mapping[int, Lens]]
@@ -210,10 +210,10 @@ class FrozenUnembedding(nn.Module):
     def forward(
         self,
         hidden: Float[Tensor, "*batch d_model"],
-        words: Int[Tensor, " word"] | None,
-    ) -> Float[Tensor, "*batch word"]:
-        """Logits of the named words, or of all."""
-        weight = self.weight if words is None else self.weight[words]
+        tokens: Int[Tensor, " token"] | None,
+    ) -> Float[Tensor, "*batch token"]:
+        """Logits of the named tokens, or of all."""
+        weight = self.weight if tokens is None else self.weight[tokens]
         # Contiguous: einsum leaves axes in an order that makes the product four times slower.
         return hidden.to(weight.dtype).contiguous() @ weight.T
 

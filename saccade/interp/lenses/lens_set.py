@@ -244,8 +244,8 @@ def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:
     logits = lenses[0].unembed(hidden, None).float()
     start = 0
     for lens in lenses:
-        stop = start + len(lens.word_bias)
-        logits[:, start:stop] += lens.word_bias
+        stop = start + len(lens.token_bias)
+        logits[:, start:stop] += lens.token_bias
         start = stop
     return logits
 
@@ -277,6 +277,8 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     for layer, lens in by_layer.items():
         prefix = f"{layer}."
         state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        if "token_bias" in lens.state_dict() and "word_bias" in state:  # its name before
+            state["token_bias"] = state.pop("word_bias")
         try:
             lens.load_state_dict(state)
         except RuntimeError as error:

@@ -1,7 +1,7 @@
 """From least squares to least divergence, with nothing but the sums of the one pass and a few z.
 
-KL(model || lens) knows the model's predictions only through ``u = W_U^T p``, the word vector that
-they expect: for a lens ``softmax(W_U (A z + b) + c)`` with expected word vector ``v(z)``,
+KL(model || lens) knows the model's predictions only through ``u = W_U^T p``, the token vector that
+they expect: for a lens ``softmax(W_U (A z + b) + c)`` with expected token vector ``v(z)``,
 
     d KL / d A = mean of z (v(z) - u)^T,    d KL / d b = mean of v(z) - u.
 
@@ -9,7 +9,7 @@ The mean of ``z u^T`` is among the sums of the pass (`Statistics`, "zu"), taken 
 The mean of ``z v(z)^T`` asks for z alone, at any few hundred positions, for what the model predicts
 there does not matter. So at those positions ``u`` is replaced by its linear prediction from z,
 whose moments with z are those of the whole text, and Newton steps are taken on the divergence. The
-steps are damped where a direction of the final state has little to say about words: what is left
+steps are damped where a direction of the final state has little to say about tokens: what is left
 to gain there is less than the noise.
 """
 
@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.interp.lenses.held_out import Words, sample_words
+from saccade.interp.lenses.held_out import SampledTokens, sample_tokens
 from saccade.interp.lenses.statistics import (
-    WORDS_AT_ONCE,
+    TOKENS_AT_ONCE,
     Covariances,
     Statistics,
     damped_inverse,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Full steps would in the end swing from side to side: z has heavier tails than the metric knows.
 RATES = (1.0, 0.7, 0.5)
-N_WORDS = 1024
+N_TOKENS = 1024
 # Relative to the mean variance of z.
 RIDGE = 0.1
 # A direction with less variance than this is as good as silent.
@@ -51,11 +51,11 @@ DAMPING = 0.1
 class Matching:
     """What the steps of every head have in common."""
 
-    words: Words
-    vectors: Float[Tensor, "word d_model"]
-    """The unembedding of the words."""
+    tokens: SampledTokens
+    vectors: Float[Tensor, "token d_model"]
+    """The unembedding of the tokens."""
     expected: Float[Tensor, " d_model"]
-    """The mean of u, by the same words: what a lens expects that hears nothing."""
+    """The mean of u, over the same tokens: the mean prediction."""
     inverse: Float[Tensor, "d_model d_model"]
     """Of the damped Fisher information of the mean prediction."""
 
@@ -68,24 +68,24 @@ class Matching:
         fisher: Float[Tensor, "d_model d_model"] | None = None,
         seed: int = 0,
     ) -> Matching:
-        """Choose the words, the same for the same seed, and invert the information.
+        """Choose the tokens, the same for the same seed, and invert the information.
 
         Args:
             fisher: the Fisher information of the baseline lens, where it is known already.
         """
         weight = model.unembedding.weight
         p = baseline.exp().to(weight.device)
-        words = sample_words(
+        tokens = sample_tokens(
             p,
             p,
-            n_words=min(N_WORDS, len(p)),
+            n_tokens=min(N_TOKENS, len(p)),
             generator=torch.Generator().manual_seed(seed),
         )
         fisher = fisher_information(weight, p) if fisher is None else fisher
-        vectors = weight[words.ids].float()
-        baseline = baseline.to(weight.device)[words.ids] + words.log_weight
+        vectors = weight[tokens.ids].float()
+        baseline = baseline.to(weight.device)[tokens.ids] + tokens.log_weight
         return cls(
-            words=words,
+            tokens=tokens,
             vectors=vectors,
             expected=baseline.softmax(-1) @ vectors,
             inverse=damped_inverse(fisher.double(), DAMPING).float(),
@@ -97,12 +97,12 @@ def fisher_information(
 ) -> Float[Tensor, "d_model d_model"]:
     """The Fisher information of a prediction: how much it minds a change of the final state.
 
-    Of a few thousand words at a time: weighted, a large unembedding would be held once more.
+    Of a few thousand tokens at a time: weighted, a large unembedding would be held once more.
     """
     p = p.to(weight.device)
     mean = p.new_zeros(weight.shape[1])
     second = p.new_zeros(weight.shape[1], weight.shape[1])
-    for some, chance in zip(weight.split(WORDS_AT_ONCE), p.split(WORDS_AT_ONCE), strict=True):
+    for some, chance in zip(weight.split(TOKENS_AT_ONCE), p.split(TOKENS_AT_ONCE), strict=True):
         rows = some.to(p.dtype)
         mean += chance @ rows
         second.addmm_(rows.T * chance, rows)
@@ -129,11 +129,11 @@ def match_moments(
     inverse, mean = inverse.float().to(device), mean.float().to(device)
     weight = lens.weight.detach().clone()
     bias = lens.bias.detach() + torch.einsum("hi,hid->hd", mean, weight)
-    base = lens.word_bias[:, matching.words.ids] + matching.words.log_weight  # [head, word]
+    base = lens.token_bias[:, matching.tokens.ids] + matching.tokens.log_weight  # [head, token]
     for rate in RATES:
-        by_word = (weight.flatten(0, 1) @ matching.vectors.T).unflatten(0, weight.shape[:2])
-        baseline = base + bias @ matching.vectors.T  # [head, word]
-        lens_p = torch.baddbmm(baseline[:, None], centred, by_word).softmax(-1)  # [head, n, word]
+        by_token = (weight.flatten(0, 1) @ matching.vectors.T).unflatten(0, weight.shape[:2])
+        baseline = base + bias @ matching.vectors.T  # [head, token]
+        lens_p = torch.baddbmm(baseline[:, None], centred, by_token).softmax(-1)  # [head, n, token]
         # The vectors come last: once a head and feature instead of once a position.
         product = (centred.transpose(1, 2) @ lens_p).flatten(0, 1) @ matching.vectors
         surplus = product.view_as(weight) - centred.transpose(1, 2) @ u

@@ -5,12 +5,12 @@ there costs. Five things keep it small:
 
 - z is whitened, so that one step size suits every head.
 - A step's gradient runs through the unembedding once a head, not once a position:
-  ``logits = z (A W_U^T)`` is summed as a product of z with the d_head x words matrix.
+  ``logits = z (A W_U^T)`` is summed as a product of z with the d_head x tokens matrix.
 - A step learns from a few positions of many windows (`Ahead`): neighbours are alike, and what some
   heads hold is much the same all through a window.
-- Words are sampled (`sample_words`): sums over the vocabulary are unbiased, and a softmax, being
-  the ratio of two of them, is so as far as the certain words hold nearly all of its mass.
-- Plain momentum, no Adam: it learns the directions in which the words differ most first, and those
+- Tokens are sampled (`sample_tokens`): sums over the vocabulary are unbiased, and a softmax, being
+  the ratio of two of them, is so as far as the certain tokens hold nearly all of its mass.
+- Plain momentum, no Adam: it learns the directions in which the tokens differ most first, and those
   that are mostly noise last; each head keeps the state that was best on held-out text, which may
   also lie half-way from where it began to where it ended.
 """
@@ -30,7 +30,7 @@ from saccade.interp.lenses.batches import windows_of_step
 from saccade.interp.lenses.closed_form import solve_gathered
 from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.head_lens import HeadLens
-from saccade.interp.lenses.held_out import HeldOut, Words, sample_words
+from saccade.interp.lenses.held_out import HeldOut, SampledTokens, sample_tokens
 from saccade.interp.lenses.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ class PolishConfig:
     """How many gradient steps."""
     rows: int = 8
     """How many windows of text a step reads."""
-    words: int = 4096
-    """How many words of the vocabulary a step sums over."""
+    tokens: int = 4096
+    """How many tokens of the vocabulary a step sums over."""
     learning_rate: float = 0.2
     """Step size in whitened coordinates."""
     seed: int = 0
-    """Of the order of the text and of the words drawn."""
+    """Of the order of the text and of the tokens drawn."""
 
 
 @dataclass
@@ -271,13 +271,13 @@ def polish(  # noqa: PLR0913
 def _step(ahead: Ahead, states: dict[int, LayerState], step: int, *, config: PolishConfig) -> None:
     model, processes = ahead.model, ahead.processes
     z, final = ahead.at(step)
-    words, teacher, n = teacher_of(model, final, step, config=config, processes=processes)
-    vectors = model.unembedding.weight[words.ids].float()
+    tokens, teacher, n = teacher_of(model, final, step, config=config, processes=processes)
+    vectors = model.unembedding.weight[tokens.ids].float()
     rate = config.learning_rate * min(1.0, step / WARM_UP)
     # Falls over the second half, so that the noise of single steps averages out.
     rate *= min(1.0, max(0.05, 2 * (1 - step / config.steps)))
     for layer, state in states.items():
-        gradient = gradient_of(state, z[layer], vectors, words, teacher) / n
+        gradient = gradient_of(state, z[layer], vectors, tokens, teacher) / n
         processes.add_up([gradient])
         state.velocity.mul_(MOMENTUM).add_(gradient)
         state.weight.sub_(gradient + MOMENTUM * state.velocity, alpha=rate)
@@ -290,8 +290,8 @@ def teacher_of(
     *,
     config: PolishConfig,
     processes: Processes,
-) -> tuple[Words, Float[Tensor, "n word"], int]:
-    """The words of a step, the same in every process, and what the model makes of them."""
+) -> tuple[SampledTokens, Float[Tensor, "n token"], int]:
+    """The tokens of a step, the same in every process, and what the model makes of them."""
     p = model.unembedding.logits(final).float().softmax(-1)  # [n, d_vocab]
     likely = p.amax(0) if len(p) else p.new_zeros(p.shape[1])
     total = torch.cat([p.sum(0), p.new_tensor([len(p)])]).cpu()
@@ -299,30 +299,30 @@ def teacher_of(
     processes.largest(likely)
     processes.add_up([total])
     n = int(total[-1])
-    words = sample_words(
+    tokens = sample_tokens(
         likely,
         total[:-1] / n,
-        n_words=min(config.words, p.shape[1]),
+        n_tokens=min(config.tokens, p.shape[1]),
         generator=torch.Generator().manual_seed(config.seed * 1_000_003 + step),
     )
-    words = Words(words.ids.to(p.device), words.log_weight.to(p.device))
-    return words, p[:, words.ids] * words.log_weight.exp(), n
+    tokens = SampledTokens(tokens.ids.to(p.device), tokens.log_weight.to(p.device))
+    return tokens, p[:, tokens.ids] * tokens.log_weight.exp(), n
 
 
 def gradient_of(
     state: LayerState,
     z: Float[Tensor, "n head d_head"],
-    vectors: Float[Tensor, "word d_model"],
-    words: Words,
-    teacher: Float[Tensor, "n word"],
+    vectors: Float[Tensor, "token d_model"],
+    tokens: SampledTokens,
+    teacher: Float[Tensor, "n token"],
 ) -> Float[Tensor, "head feature d_model"]:
     """The gradient of the summed divergence, by hand: probabilities less the model's, times z."""
     white = state.features(z)  # [head, n, feature]
-    by_word = (state.weight.flatten(0, 1) @ vectors.T).unflatten(0, state.weight.shape[:2])
-    base = state.lens.word_bias[:, words.ids] + words.log_weight  # [head, word]
-    surplus = torch.baddbmm(base[:, None], white, by_word).softmax(-1)  # [head, n, word]
+    by_token = (state.weight.flatten(0, 1) @ vectors.T).unflatten(0, state.weight.shape[:2])
+    base = state.lens.token_bias[:, tokens.ids] + tokens.log_weight  # [head, token]
+    surplus = torch.baddbmm(base[:, None], white, by_token).softmax(-1)  # [head, n, token]
     surplus -= teacher
-    slope = white.transpose(1, 2) @ surplus  # [head, feature, word]
+    slope = white.transpose(1, 2) @ surplus  # [head, feature, token]
     return (slope.flatten(0, 1) @ vectors).view_as(state.weight)
 
 

@@ -15,7 +15,7 @@ from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
+from saccade.interp.lenses.top_tokens import TopTokens, largest, what_is_said
 from saccade.viewer.export import Shown, reading_page
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A word of the vocabulary and its figure in an order."""
+class TokenValue:
+    """A token of the vocabulary and its figure in an order."""
 
     id: int
     text: str
@@ -37,15 +37,15 @@ class Word:
 
 
 @final
-class Words(Sequence[Word]):
-    """Words of an order; their texts are looked up when they are first wanted.
+class TokenValues(Sequence[TokenValue]):
+    """Tokens of an order; their texts are looked up when they are first wanted.
 
-    A reading holds some ten thousand words, of which few are ever shown: looking all of them up
+    A reading holds some ten thousand tokens, of which few are ever shown: looking all of them up
     would take as long as a tenth of the reading.
 
-    >>> words = Words([1, 0], [0.5, 0.25], lambda ids: [" ab"[id_] for id_ in ids])
-    >>> len(words), words[0]
-    (2, Word(id=1, text='a', value=0.5))
+    >>> tokens = TokenValues([1, 0], [0.5, 0.25], lambda ids: [" ab"[id_] for id_ in ids])
+    >>> len(tokens), tokens[0]
+    (2, TokenValue(id=1, text='a', value=0.5))
     """
 
     __slots__ = ("_ids", "_made", "_show", "_values")
@@ -54,16 +54,16 @@ class Words(Sequence[Word]):
         self, ids: list[int], values: list[float], show: Callable[[list[int]], list[str]]
     ) -> None:
         self._ids, self._values, self._show = ids, values, show
-        self._made: tuple[Word, ...] | None = None
+        self._made: tuple[TokenValue, ...] | None = None
 
-    def _words(self) -> tuple[Word, ...]:
+    def _tokens(self) -> tuple[TokenValue, ...]:
         if self._made is None:
             texts = self._show(self._ids)
-            self._made = tuple(map(Word, self._ids, texts, self._values))
+            self._made = tuple(map(TokenValue, self._ids, texts, self._values))
         return self._made
 
     def to_list(self) -> list[dict[str, Any]]:
-        """As JSON writes them, numbers to six digits; makes no word of the ten thousand."""
+        """As JSON writes them, numbers to six digits; makes no token of the ten thousand."""
         columns = zip(self._ids, self._show(self._ids), self._values, strict=True)
         return [{"id": i, "text": text, "value": float(f"{v:.6g}")} for i, text, v in columns]
 
@@ -71,10 +71,10 @@ class Words(Sequence[Word]):
         return len(self._ids)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._words()[index]
+        return self._tokens()[index]
 
-    def __iter__(self) -> Iterator[Word]:
-        return iter(self._words())
+    def __iter__(self) -> Iterator[TokenValue]:
+        return iter(self._tokens())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -83,7 +83,7 @@ class Words(Sequence[Word]):
         return hash((*self._ids, *self._values))
 
     def __repr__(self) -> str:
-        return repr(self._words())
+        return repr(self._tokens())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +105,17 @@ class HeadReading:
     says: float
     """KL from the baseline lens to the lens here, in nats: how far it is from saying nothing."""
     contributes: float | None
-    """What the head adds directly to the logit of the word that the model predicts (direct logit
+    """What the head adds directly to the logit of the token that the model predicts (direct logit
     attribution); None for the residual stream and for models without a direct path."""
     quality: dict[str, float]
     """The lens's own figures on held-out text; empty when it was never scored."""
-    predicts: Sequence[Word]
-    """The likeliest words, with their probabilities."""
-    adds: Sequence[Word]
-    """The words it makes likelier than they always are, each with its share of ``says``."""
-    suppresses: Sequence[Word]
-    """The words it makes less likely, with ``baseline log(lens / baseline)``, below zero."""
-    unembedded: Sequence[Word]
+    predicts: Sequence[TokenValue]
+    """The likeliest tokens, with their probabilities."""
+    adds: Sequence[TokenValue]
+    """The tokens it makes likelier than they always are, each with its share of ``says``."""
+    suppresses: Sequence[TokenValue]
+    """The tokens it makes less likely, with ``baseline log(lens / baseline)``, below zero."""
+    unembedded: Sequence[TokenValue]
     """What the raw unembedding shows, with logits; empty unless asked for."""
     attends: Sequence[Source]
     """The positions it attends to most."""
@@ -160,16 +160,16 @@ def share_explained(quality: Mapping[str, float]) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """A figure, a word, a dataclass or several of them, as JSON writes them: to six digits.
+    """A figure, a token, a dataclass or several of them, as JSON writes them: to six digits.
 
     A list is plain already and stays as it is: the weights of a long text are half a million.
 
-    >>> plain((Word(3, " a", 1 / 3),))
+    >>> plain((TokenValue(3, " a", 1 / 3),))
     [{'id': 3, 'text': ' a', 'value': 0.333333}]
     """
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, Words):
+    if isinstance(value, TokenValues):
         return value.to_list()
     if isinstance(value, tuple):
         return [plain(each) for each in value]
@@ -183,7 +183,7 @@ def plain(value: Any) -> Any:
 # Which heads of a reading come first.
 
 Order = Literal["says", "contributes", "quality"]
-"""By what a head says here, by what it adds to the predicted word, by how good its lens is."""
+"""By what a head says here, by what it adds to the predicted token, by how good its lens is."""
 
 
 def in_order(heads: Sequence[HeadReading], by: Order) -> tuple[HeadReading, ...]:
@@ -213,8 +213,8 @@ def _figure(head: HeadReading, by: Order) -> float | None:
 def _no_figures(by: Order) -> LensError:
     if by == "contributes":
         return LensError(
-            "nothing here contributes directly to a word: these lenses read the residual stream, "
-            "or the model has no direct path from a head to the words",
+            "nothing here contributes directly to a token: these lenses read the residual stream, "
+            "or the model has no direct path from a head to the tokens",
             hint="rank by what the heads say",
         )
     return LensError(
@@ -235,8 +235,8 @@ class Reading:
     tokens: list[str]
     position: int
     """Of the token after which was read, counted from the start."""
-    prediction: tuple[Word, ...]
-    """The model's own likeliest next words, with their probabilities."""
+    prediction: tuple[TokenValue, ...]
+    """The model's own likeliest next tokens, with their probabilities."""
     heads: tuple[HeadReading, ...]
     """All of them, in order of depth."""
 
@@ -245,7 +245,7 @@ class Reading:
 
         Args:
             by: "says", how much the head says here; "contributes", what it adds to the predicted
-                word; "quality", how good its lens is on held-out text. Heads without the figure
+                token; "quality", how good its lens is on held-out text. Heads without the figure
                 come last.
         """
         return in_order(self.heads, by)
@@ -291,7 +291,7 @@ def read(
 
     Args:
         position: of the token after which to read; negative ones count from the end.
-        top: how many words of each order.
+        top: how many tokens of each order.
         unembedding: also show what the raw unembedding makes of each head (figure 1 of Attention
             Lens, https://arxiv.org/abs/2310.16270), every norm on the way frozen at its scale.
 
@@ -303,7 +303,7 @@ def read(
     at = _checked_position(position, ids.shape[1])
     captured = _capture(lenses, ids, at)
     looks = {layer: weights[0, :, 0] for layer, weights in captured.attention.items()}
-    seen = _Seen(text, model.words(ids[0]), at, captured, looks)
+    seen = _Seen(text, model.tokens(ids[0]), at, captured, looks)
     return _read(lenses, seen, top=top, unembedding=unembedding)
 
 
@@ -351,8 +351,8 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
         said.says.tolist(),
         _contributions(model, direct, prediction.ids[0, 0], n=len(said.says)),
         _in_words(model, said.predicts),
-        # With fewer than `top` words on one side of the baseline lens, an order goes on with
-        # words of the other side, which are not added, or not suppressed.
+        # With fewer than `top` tokens on one side of the baseline lens, an order goes on with
+        # tokens of the other side, which are not added, or not suppressed.
         _in_words(model, said.adds, sign=1),
         _in_words(model, said.suppresses, sign=-1),
         [()] * len(said.says) if raw is None else _in_words(model, raw),
@@ -393,7 +393,7 @@ def _names(lenses: Lenses) -> list[tuple[int, int | None]]:
 
 def _checked_top(top: int, model: LanguageModel) -> int:
     if top < 1:
-        raise UsageError(f"cannot show {top} words of a head", hint="ask for 1 or more")
+        raise UsageError(f"cannot show {top} tokens of a head", hint="ask for 1 or more")
     return min(top, model.d_vocab)
 
 
@@ -433,22 +433,22 @@ def _direct(lenses: Lenses, captured: Captured, at: int) -> Float[Tensor, "site 
 
 
 def _contributions(
-    model: LanguageModel, direct: Tensor | None, word: Tensor, *, n: int
+    model: LanguageModel, direct: Tensor | None, token: Tensor, *, n: int
 ) -> Sequence[float | None]:
     """Direct logit attribution for all layers at once; see `capture.direct_logits`."""
     if direct is None:
         return [None] * n
-    row = model.unembedding.weight[word].float()
+    row = model.unembedding.weight[token].float()
     return (direct.float() @ row * model.unembedding.scale).tolist()
 
 
-def _in_words(model: LanguageModel, order: TopWords, *, sign: int = 0) -> list[Words]:
-    """The words of each row, or only those whose values have this sign."""
+def _in_words(model: LanguageModel, order: TopTokens, *, sign: int = 0) -> list[TokenValues]:
+    """The tokens of each row, or only those whose values have this sign."""
     rows = zip(order.ids.tolist(), order.values.tolist(), strict=True)
     if not sign:
-        return [Words(ids, values, model.words) for ids, values in rows]
+        return [TokenValues(ids, values, model.tokens) for ids, values in rows]
     kept = ((ids, values, sum(sign * value > 0 for value in values)) for ids, values in rows)
-    return [Words(ids[:n], values[:n], model.words) for ids, values, n in kept]
+    return [TokenValues(ids[:n], values[:n], model.tokens) for ids, values, n in kept]
 
 
 def _attended(lenses: Lenses, seen: _Seen) -> list[tuple[Source, ...]]:

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from saccade.interp.lenses.reading import Word, plain
+from saccade.interp.lenses.reading import TokenValue, plain
 from saccade.interp.lenses.top_tokens import largest
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def dotted(text: str) -> str:
 
 
 def grade(head: HeadReading) -> str:
-    """How good the lens is, in a word or a figure.
+    """How good the lens is, in a token or a figure.
 
     A weak lens, one that hardly knows more than the baseline one, is called so.
     """
@@ -82,13 +82,13 @@ def _title(reading: Reading) -> Text:
 
 def _prediction(reading: Reading) -> Text:
     parts: list[str | tuple[str, str]] = [("predicts ", "dim")]
-    for word in reading.prediction[:5]:
-        parts += [(dotted(word.text), "bold green"), f" {100 * word.value:.0f}%  "]
+    for token in reading.prediction[:5]:
+        parts += [(dotted(token.text), "bold green"), f" {100 * token.value:.0f}%  "]
     return Text.assemble(*parts)
 
 
 def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
-    word = dotted(reading.prediction[0].text)
+    token = dotted(reading.prediction[0].text)
     truth = (
         "fidelity: correlation of what the lens says with what removing the head does; "
         if has_fidelity
@@ -96,7 +96,7 @@ def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
     )
     return Text(
         "says: KL from the baseline lens, in nats; adds: tokens it makes likelier than the "
-        f"baseline does; logit: what the head adds directly to {word}; lens: share of the "
+        f"baseline does; logit: what the head adds directly to {token}; lens: share of the "
         f"baseline's KL that it removes on held-out text; {truth}· is a space",
         style="dim",
     )
@@ -124,10 +124,10 @@ def _figures(head: HeadReading) -> Text:
 def _lines(head: HeadReading) -> list[tuple[str, Text]]:
     is_weak = head.explained is not None and head.explained < WEAK
     return [
-        ("adds", _words(head.adds, style="dim" if is_weak else "cyan")),
-        ("predicts", _with_percent([(word.text, word.value) for word in head.predicts[:6]])),
-        ("suppresses", _words(head.suppresses[:6], style="magenta")),
-        ("unembedding", _words(head.unembedded, style="dim")),
+        ("adds", _tokens(head.adds, style="dim" if is_weak else "cyan")),
+        ("predicts", _with_percent([(token.text, token.value) for token in head.predicts[:6]])),
+        ("suppresses", _tokens(head.suppresses[:6], style="magenta")),
+        ("unembedding", _tokens(head.unembedded, style="dim")),
         # A source with less than a twentieth of the weight says nothing about the head.
         (
             "attends to",
@@ -136,8 +136,8 @@ def _lines(head: HeadReading) -> list[tuple[str, Text]]:
     ]
 
 
-def _words(words: Sequence[Word], *, style: str = "") -> Text:
-    return Text("  ".join(dotted(word.text) for word in words), style=style)
+def _tokens(tokens: Sequence[TokenValue], *, style: str = "") -> Text:
+    return Text("  ".join(dotted(token.text) for token in tokens), style=style)
 
 
 def _with_percent(shares: Sequence[tuple[str, float]]) -> Text:
@@ -158,8 +158,8 @@ class Prediction:
     """The model's own prediction at one position."""
 
     position: int
-    top: tuple[Word, ...]
-    """The likeliest next words, with their probabilities."""
+    top: tuple[TokenValue, ...]
+    """The likeliest next tokens, with their probabilities."""
     surprise: float | None
     """Minus the log-probability that the position before gave to this token, in nats; None for the
     first."""
@@ -181,7 +181,7 @@ class Predictions:
 
 @torch.inference_mode()
 def predictions(run: TextRun, *, top: int = 5) -> Predictions:
-    """Likeliest next words, how surprising each token was, and how open each place is."""
+    """Likeliest next tokens, how surprising each token was, and how open each place is."""
     model, ids = run.model, run.ids[0]
     found: list[Prediction] = []
     surprise: list[float | None] = [None]
@@ -192,13 +192,13 @@ def predictions(run: TextRun, *, top: int = 5) -> Predictions:
         entropy = -(log_p.exp() * log_p).sum(-1)
         came = ids[start + 1 : start + 1 + len(states)].to(log_p.device)
         surprise += (-log_p[: len(came)].gather(1, came[:, None])[:, 0]).tolist()
-        for row, (words, values) in enumerate(
+        for row, (tokens, values) in enumerate(
             zip(best.ids.tolist(), best.values.exp().tolist(), strict=True)
         ):
             found.append(
                 Prediction(
                     position=start + row,
-                    top=tuple(map(Word, words, model.words(words), values)),
+                    top=tuple(map(TokenValue, tokens, model.tokens(tokens), values)),
                     surprise=surprise[start + row],
                     entropy=float(entropy[row]),
                 )

@@ -169,10 +169,10 @@ class LogitLens(Lens):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
         """The model's own logits, were this the last layer."""
-        return self.unembedding.logits(self.final_norm.normed(activation), words=words).float()
+        return self.unembedding.logits(self.final_norm.normed(activation), tokens=tokens).float()
 
 
 class HeadLogitLens(Lens):
@@ -208,10 +208,10 @@ class HeadLogitLens(Lens):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
         """The head's share of the model's logits."""
-        return self.unembedding.linear(activation, words=words).float()
+        return self.unembedding.linear(activation, tokens=tokens).float()
 
 
 # The tuned lens: the logit lens with a learnt affine translation at each layer.
@@ -257,12 +257,12 @@ class TunedLens(Lens):
         self,
         activation: Float[Tensor, "n head d_held"],
         *,
-        words: Int[Tensor, " word"] | None = None,
-    ) -> Float[Tensor, "n head word"]:
+        tokens: Int[Tensor, " token"] | None = None,
+    ) -> Float[Tensor, "n head token"]:
         """The model's own logits of the translated stream."""
         h = activation.to(self.translator.weight)
         translated = (h + self.translator(h)).to(self.unembedding.weight.dtype)
-        return self.unembedding.logits(self.final_norm.normed(translated), words=words).float()
+        return self.unembedding.logits(self.final_norm.normed(translated), tokens=tokens).float()
 
 
 def _solve_text(fit: Fit) -> dict[int, Lens]:
@@ -305,7 +305,7 @@ BATCH_TOKENS = 2048
 
 
 def has_direct_path(model: LanguageModel) -> bool:
-    """Whether what every head writes is added to the stream that ends in the words."""
+    """Whether what every head writes is added to the stream that ends in the tokens."""
     return all(layer.reaches_stream for layer in model.layers)
 
 
@@ -325,7 +325,7 @@ def baseline_lenses(model: LanguageModel, kind: str) -> Lenses:
     lens_class = lens_kind(kind)
     if lens_class.site == "direct" and not has_direct_path(model):
         raise ModelError(
-            f"the heads of {model.name} have no direct path to the words: its blocks norm the "
+            f"the heads of {model.name} have no direct path to the tokens: its blocks norm the "
             "stream itself",
             hint=f"leave out the {kind} lens, or compare with the {LogitLens.kind} lens",
         )
@@ -372,7 +372,7 @@ def _bound(
 
 
 def _uniform(model: LanguageModel) -> Float[Tensor, " d_vocab"]:
-    # No text was looked at for its words, so no word is more likely than another.
+    # No text was looked at for its tokens, so no token is more likely than another.
     return torch.full((model.d_vocab,), -math.log(model.d_vocab)).to(
         model.unembedding.weight.device
     )

@@ -1,6 +1,6 @@
 """What is measured at a position: the lens's logits beside the model's own prediction.
 
-Vocabularies of a quarter of a million words make positions x heads x vocabulary too large to hold,
+Vocabularies of a quarter of a million tokens make positions x heads x vocabulary too large to hold,
 and even positions x vocabulary is a gigabyte. So every sum is taken over one block of the
 vocabulary at a time, with the running maximum that a softmax needs ("online softmax", Milakov and
 Gimelshein, 2018, https://arxiv.org/abs/1805.02867); the figures are those of the whole vocabulary.
@@ -23,10 +23,10 @@ MEASURES = ("kl", "cross_entropy", "top1", "top10")
 TEN = 10
 
 
-def word_blocks(d_vocab: int, size: int) -> list[range]:
-    """The vocabulary in blocks of at most ``size`` words.
+def token_blocks(d_vocab: int, size: int) -> list[range]:
+    """The vocabulary in blocks of at most ``size`` tokens.
 
-    >>> word_blocks(10, 4)
+    >>> token_blocks(10, 4)
     [range(0, 4), range(4, 8), range(8, 10)]
     """
     return [range(start, min(start + size, d_vocab)) for start in range(0, d_vocab, size)]
@@ -53,7 +53,7 @@ class RunningSoftmax:
         self.weighted = [torch.zeros_like(self.total) for _ in range(n_weighted)]
 
     def add(
-        self, logits: Float[Tensor, "*batch word"], *weighted: Float[Tensor, "*#batch word"]
+        self, logits: Float[Tensor, "*batch token"], *weighted: Float[Tensor, "*#batch token"]
     ) -> Float[Tensor, "*batch"]:
         """Add a block, and whatever is to be summed by its exponentials; returns its maximum."""
         block_highest = logits.amax(-1)
@@ -85,9 +85,9 @@ class Predicted:
     top: Int[Tensor, " n"]
     next_ids: Int[Tensor, " n"]
 
-    def probs(self, words: Int[Tensor, " word"]) -> Float[Tensor, "n word"]:
-        """The model's probabilities of some words, computed again: all words would be too many."""
-        logits = self.model.unembedding.logits(self.final, words=words).float()
+    def probs(self, tokens: Int[Tensor, " token"]) -> Float[Tensor, "n token"]:
+        """The model's probabilities of some tokens, computed again: all would be too many."""
+        logits = self.model.unembedding.logits(self.final, tokens=tokens).float()
         return (logits - self.log_total[:, None].float()).exp_()
 
 
@@ -102,16 +102,16 @@ def predict(
     """The model's prediction, and sums of: KL of the baseline lens, its surprise, the model's."""
     device = model.unembedding.weight.device
     final, next_ids = final.to(device), next_ids.to(device)
-    # Over so many words float32 would be off by what others report as their last digit.
+    # Over so many tokens float32 would be off by what others report as their last digit.
     always = baseline.to(device, torch.float64).log_softmax(-1).float()
     running = RunningSoftmax((len(final),), device=device, n_weighted=2)
     top = torch.zeros_like(next_ids)
     of_next = torch.zeros(len(final), device=device)
     for block in blocks:
-        words = torch.arange(block.start, block.stop, device=device)
-        logits = model.unembedding.logits(final, words=words).float()  # [n, word]
+        tokens = torch.arange(block.start, block.stop, device=device)
+        logits = model.unembedding.logits(final, tokens=tokens).float()  # [n, token]
         before = running.highest
-        is_higher = running.add(logits, logits, always[words]) > before
+        is_higher = running.add(logits, logits, always[tokens]) > before
         top = torch.where(is_higher, logits.argmax(-1) + block.start, top)
         here = _inside(next_ids, block)
         of_next[here] = logits[here, next_ids[here] - block.start]
@@ -129,7 +129,7 @@ def predict(
 
 
 class Tally:
-    """The measures of the lenses of one layer, while their logits come in blocks of words."""
+    """The measures of the lenses of one layer, while their logits come in blocks of tokens."""
 
     def __init__(self, predicted: Predicted, n_heads: int) -> None:
         device = predicted.final.device
@@ -143,11 +143,11 @@ class Tally:
 
     def add(
         self,
-        logits: Float[Tensor, "n head word"],
-        probs: Float[Tensor, "n word"],
+        logits: Float[Tensor, "n head token"],
+        probs: Float[Tensor, "n token"],
         block: range,
     ) -> None:
-        """Add the logits of a block of words, and the model's probabilities of them."""
+        """Add the logits of a block of tokens, and the model's probabilities of them."""
         highest = self.softmax.add(logits)
         # As a product and a sum: einsum and bmm take four times as long for a matrix and a vector.
         self.expected += (logits * probs[:, None]).sum(-1)
@@ -157,7 +157,7 @@ class Tally:
         self._keep_best(logits, highest, block)
 
     def _keep_best(self, logits: Tensor, highest: Tensor, block: range) -> None:
-        # Few blocks have a word for the ten best of a position, and sorting takes long.
+        # Few blocks have a token for the ten best of a position, and sorting takes long.
         at = (highest > self.best[..., -1]).nonzero(as_tuple=True)
         found = logits[at].topk(min(TEN, len(block)))  # [changed, 10]
         values = torch.cat([self.best[at], found.values], dim=-1)
@@ -167,7 +167,7 @@ class Tally:
         self.best_ids[at] = ids.gather(-1, order)
 
     def sums(self) -> Float[Tensor, "measure head"]:
-        """Sums over positions of each of `MEASURES`, when all words have come."""
+        """Sums over positions of each of `MEASURES`, when all tokens have come."""
         total = self.softmax.log_total
         is_models = self.best_ids == self.predicted.top[:, None, None]
         measures = (
@@ -182,5 +182,5 @@ class Tally:
 
 
 def _inside(ids: Int[Tensor, " n"], block: range) -> Int[Tensor, " inside"]:
-    """The positions whose word is in the block."""
+    """The positions whose token is in the block."""
     return ((ids >= block.start) & (ids < block.stop)).nonzero()[:, 0]

@@ -27,7 +27,7 @@ WINDOW = 96
 
 
 class SampledBatch(NamedTuple):
-    """Sampled text, and what the model held after reading each word of it."""
+    """Sampled text, and what the model held after reading each token of it."""
 
     ids: Int[Tensor, "batch pos"]
     z: dict[int, Float[Tensor, "batch pos head d_head"]]
@@ -46,7 +46,7 @@ def sample_batches(
     temperature: float = 1.0,
     skip_batches: int = 0,
 ) -> Iterator[SampledBatch]:
-    """Sample at least ``n_tokens`` words from the model, in batches of rows of ``window`` words.
+    """Sample at least ``n_tokens`` tokens from the model, in batches of rows of ``window`` tokens.
 
     Plain ancestral sampling. Every row starts as the tokenizer starts a prompt, or with the model's
     BOS or end-of-text token where a prompt starts with nothing; where an end-of-text token is drawn
@@ -92,7 +92,7 @@ def write_corpus(
 def n_rows(
     model: LanguageModel, *, n_tokens: int, window: int, batch: int, temperature: float
 ) -> int:
-    """How many rows hold ``n_tokens`` words; refuses what cannot be sampled."""
+    """How many rows hold ``n_tokens`` tokens; refuses what cannot be sampled."""
     for name, value in (("n_tokens", n_tokens), ("window", window), ("batch", batch)):
         if value < 1:
             raise UsageError(
@@ -147,9 +147,9 @@ def sample_batch(
 def draw(
     logits: Float[Tensor, "batch d_vocab"], uniform: Float[Tensor, "batch 1"]
 ) -> Int[Tensor, " batch"]:
-    """The word at which the cumulative probability passes each row's uniform number.
+    """The token at which the cumulative probability passes each row's uniform number.
 
-    ``torch.multinomial`` draws the same law, but a random number for every word of the vocabulary:
+    ``torch.multinomial`` draws the same law, but a random number for every token of the vocabulary:
     with a vocabulary of 49,152, sampling took about a third longer with it.
 
     >>> half = torch.log(torch.tensor([[0.5, 0.0, 0.5], [0.25, 0.75, 0.0]]))
@@ -158,8 +158,8 @@ def draw(
     """
     # Summed up to a little more or less than 1, so the uniform number is stretched likewise.
     cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # [batch, d_vocab]
-    word = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
-    return word.clamp_(max=logits.shape[-1] - 1)
+    token = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
+    return token.clamp_(max=logits.shape[-1] - 1)
 
 
 def _batch_seed(seed: int, index: int) -> int:

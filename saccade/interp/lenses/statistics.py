@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 # What heads hold is taken at every other position: neighbours are alike, and adding them up, which
 # is what a fit costs beside the model's own pass, takes half the time.
 POSITION_EVERY = 2
-# The model's own word probabilities are only taken at every so-many-th of the positions: for all of
+# The model's own token probabilities are taken at every few positions only: for all of
 # them they would cost a third of the forward pass. On WikiText-2 (65,536 tokens, every other
 # position) the baseline lens has 3.462 nats of held-out KL with all of them or every second, and
 # 3.471 with every fourth.
 PREDICTED_EVERY = 2
-# The word vectors that they expect cost as much again. What is done with them bears more noise.
+# The token vectors that they expect cost as much again. What is done with them bears more noise.
 EXPECTED_EVERY = 2 * PREDICTED_EVERY
-# Word probabilities held at once; fewer positions make the product with the unembedding slower.
+# Token probabilities held at once; fewer positions make the product with the unembedding slower.
 PREDICTED_BYTES = 256 * 2**20
 # Rows of the unembedding that are brought to float32 at once, for models of another type.
-WORDS_AT_ONCE = 32768
+TOKENS_AT_ONCE = 32768
 
 
 class _Product(NamedTuple):
@@ -70,7 +70,7 @@ class Statistics:
     """Sums of what the heads hold, with what the model ends up with.
 
     ``f`` is the final normed state, ``p`` the model's predicted distribution, ``u = W_U^T p`` the
-    word vector it expects. ``p`` is summed over the *predicted* positions only, ``u`` over the
+    token vector it expects. ``p`` is summed over the *predicted* positions only, ``u`` over the
     *expected* ones among them. Plain sums are in float64; the sums of products (``scatter``) are
     taken about the means and in float32.
     """
@@ -126,7 +126,7 @@ class Statistics:
         return self.sums[name].double() / self.sums[f"{where}n"]
 
     def covariance(self, layer: int, name: str) -> Float[Tensor, "head d_head d_other"]:
-        """Of z with itself ("zz"), with the final state ("zf") or the expected word ("zu")."""
+        """Of z with itself ("zz"), with the final state ("zf") or the expected token ("zu")."""
         product = next(each for each in _Product.of(layer) if each.name.endswith(f".{name}"))
         return self.mean(product.name)
 
@@ -178,7 +178,7 @@ class Statistics:
         predicted: Int[Tensor, " m"],
         place: Int[Tensor, " n"],
     ) -> Float[Tensor, "k d_model"]:
-        """Add the word probabilities of some positions; the expected word vectors of fewer."""
+        """Add the token probabilities of some positions; the expected token vectors of fewer."""
         u = [f[:0]]
         for some in predicted.split(max(1, PREDICTED_BYTES // (4 * model.d_vocab))):
             p = model.unembedding.logits(f[some]).float()  # [m, d_vocab]
@@ -286,7 +286,7 @@ def _expected_vectors(
     """``W_U^T p``, without a copy of all of ``W_U`` in float32."""
     weight = model.unembedding.weight
     u = p.new_zeros(len(p), weight.shape[1])
-    for part, rows in zip(p.split(WORDS_AT_ONCE, 1), weight.split(WORDS_AT_ONCE), strict=True):
+    for part, rows in zip(p.split(TOKENS_AT_ONCE, 1), weight.split(TOKENS_AT_ONCE), strict=True):
         u.addmm_(part, rows.float())
     return u
 

@@ -41,7 +41,7 @@ class TextRun:
         self.model, self.text, self.changes = model, text, tuple(changes)
         self.ids = model.encode(text)
         _refuse_longer(self.ids.shape[1], limit)
-        self.tokens = model.words(self.ids[0])
+        self.tokens = model.tokens(self.ids[0])
         self.has_attention = True
         n_weights = model.n_heads * len(self.tokens) ** 2
         self._layers = [at.index for at in model.layers]

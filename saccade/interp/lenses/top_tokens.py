@@ -9,16 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-BLOCK = 64  # words whose largest is found first; 32 and 128 are no faster for 49,152 words
+BLOCK = 64  # tokens whose largest is found first; 32 and 128 are no faster for 49,152 tokens
 CHUNK = 2**19  # numbers worked on at once: two megabytes, which stay in the cache
 LEAST_LOG = -87.0  # about the log of the smallest normal float32, in place of minus infinity
 
 
-class TopWords(NamedTuple):
-    """The first words of an order, for each lens."""
+class TopTokens(NamedTuple):
+    """The first tokens of an order, for each lens."""
 
-    ids: Int[Tensor, "n word"]
-    values: Float[Tensor, "n word"]
+    ids: Int[Tensor, "n token"]
+    values: Float[Tensor, "n token"]
 
 
 class Said(NamedTuple):
@@ -26,28 +26,28 @@ class Said(NamedTuple):
 
     says: Float[Tensor, " n"]
     """KL from the baseline lens to the lens, in nats."""
-    predicts: TopWords
-    """The likeliest words, with their probabilities."""
-    adds: TopWords
-    """The words with the largest shares of ``says``: ``p log(p / baseline)``, in nats."""
-    suppresses: TopWords
-    """The words with the smallest ``baseline log(p / baseline)``, in nats."""
+    predicts: TopTokens
+    """The likeliest tokens, with their probabilities."""
+    adds: TopTokens
+    """The tokens with the largest shares of ``says``: ``p log(p / baseline)``, in nats."""
+    suppresses: TopTokens
+    """The tokens with the smallest ``baseline log(p / baseline)``, in nats."""
 
 
 @torch.inference_mode()
 def what_is_said(
     logits: Float[Tensor, "n d_vocab"], baseline: Float[Tensor, " d_vocab"], *, top: int
 ) -> Said:
-    """Measure lenses against the baseline one, and find the words that make the difference.
+    """Measure lenses against the baseline one, and find the tokens that make the difference.
 
-    The plain ratio ``log(p / baseline)`` would be won by words that nobody expects anyway (a
+    The plain ratio ``log(p / baseline)`` would be won by tokens that nobody expects anyway (a
     millionth against a billionth), so it is weighed: by the lens's own probability for what it
-    adds, which makes the values of all words sum to ``says``; by the baseline's for what it
+    adds, which makes the values of all tokens sum to ``says``; by the baseline's for what it
     suppresses, whose values sum to minus the opposite KL.
 
     Args:
         baseline: log probabilities of the baseline lens.
-        top: how many words of each order.
+        top: how many tokens of each order.
 
     >>> logits = torch.tensor([[0.7, 0.2, 0.1]]).log()
     >>> said = what_is_said(logits, torch.tensor([0.2, 0.3, 0.5]).log(), top=1)
@@ -63,7 +63,7 @@ def what_is_said(
         likely = largest(chunk, top)
         p = chunk.softmax(-1)  # [rows, d_vocab]
         chances = p.gather(1, likely.ids)
-        # What a logit has more than its log probability, told by the likeliest word: one pass
+        # What a logit has more than its log probability, told by the likeliest token: one pass
         # over the vocabulary less than log_softmax beside softmax.
         surplus = likely.values[:, :1] - chances[:, :1].log()
         ratio = (chunk - usual_log).sub_(surplus)  # log(p / baseline)
@@ -72,9 +72,9 @@ def what_is_said(
         parts.append(
             Said(
                 says=shares.sum(-1),
-                predicts=TopWords(likely.ids, chances),
+                predicts=TopTokens(likely.ids, chances),
                 adds=largest(shares, top),
-                suppresses=TopWords(fallen.ids, -fallen.values),
+                suppresses=TopTokens(fallen.ids, -fallen.values),
             )
         )
     return Said(
@@ -83,26 +83,26 @@ def what_is_said(
     )
 
 
-def largest(scores: Float[Tensor, "n d_vocab"], top: int) -> TopWords:
+def largest(scores: Float[Tensor, "n d_vocab"], top: int) -> TopTokens:
     """The ``top`` largest scores of each row, in order.
 
-    As `torch.topk`, at half its time: the largest of each block of words are found first, and the
-    words of the ``top`` best blocks, which hold the answer, are then ordered.
+    As `torch.topk`, at half its time: the largest of each block of tokens are found first, and the
+    tokens of the ``top`` best blocks, which hold the answer, are then ordered.
 
     >>> largest(torch.tensor([[3.0, 9.0, 5.0]]), 2)
-    TopWords(ids=tensor([[1, 2]]), values=tensor([[9., 5.]]))
+    TopTokens(ids=tensor([[1, 2]]), values=tensor([[9., 5.]]))
     """
     n, d_vocab = scores.shape
     if d_vocab <= BLOCK * top:
         values, ids = scores.topk(top, dim=-1)
-        return TopWords(ids, values)
+        return TopTokens(ids, values)
     whole = pad(scores, (0, -d_vocab % BLOCK), value=-torch.inf) if d_vocab % BLOCK else scores
     blocks = whole.view(n, -1, BLOCK)
     best = blocks.amax(-1).topk(top, dim=-1).indices  # [n, top]
-    words = blocks.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
-    values, at = words.topk(top, dim=-1)
-    return TopWords(best.gather(1, at // BLOCK) * BLOCK + at % BLOCK, values)
+    tokens = blocks.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    values, at = tokens.topk(top, dim=-1)
+    return TopTokens(best.gather(1, at // BLOCK) * BLOCK + at % BLOCK, values)
 
 
-def _joined(parts: list[TopWords]) -> TopWords:
-    return TopWords(torch.cat([part.ids for part in parts]), torch.cat([p.values for p in parts]))
+def _joined(parts: list[TopTokens]) -> TopTokens:
+    return TopTokens(torch.cat([part.ids for part in parts]), torch.cat([p.values for p in parts]))

@@ -14,10 +14,10 @@ from saccade.errors import LensError, UsageError
 from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.head_lens import said_by_head
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import Word, plain, share_explained
+from saccade.interp.lenses.reading import TokenValue, plain, share_explained
 from saccade.interp.lenses.reading_table import WEAK
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
-from saccade.interp.lenses.top_tokens import TopWords, largest, what_is_said
+from saccade.interp.lenses.top_tokens import TopTokens, largest, what_is_said
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
@@ -43,9 +43,9 @@ class SeenThrough:
     """The share of the baseline lens's KL that it removes, on held-out text."""
     fidelity: float | None
     is_weak: bool
-    predicts: tuple[Word, ...]
-    adds: tuple[Word, ...]
-    suppresses: tuple[Word, ...]
+    predicts: tuple[TokenValue, ...]
+    adds: tuple[TokenValue, ...]
+    suppresses: tuple[TokenValue, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class HeadCard:
     head: int
     position: int
     tokens: list[str]
-    word: Word
+    token: TokenValue
     """What the model predicts there, with its probability."""
     contributes: float | None
-    """What the head adds directly to that word's logit; None without a direct path."""
+    """What the head adds directly to that token's logit; None without a direct path."""
     lenses: tuple[SeenThrough, ...]
     attention: tuple[float, ...] | None
     """One weight for each token up to the position; None where the model hides them."""
@@ -96,7 +96,7 @@ def head_card(
         head=head,
         position=at,
         tokens=run.tokens,
-        word=_words(run, likeliest)[0],
+        token=_tokens(run, likeliest)[0],
         contributes=None if direct is None else _contributes(run, direct, likeliest.ids[0, 0]),
         lenses=tuple(_seen(run, lenses, direct, layer=layer, head=head, at=at, top=top)),
         attention=None if row is None else tuple(row.tolist()),
@@ -142,9 +142,9 @@ def _seen(
             explained=explained,
             fidelity=quality.get("ablation"),
             is_weak=explained is not None and explained < WEAK,
-            predicts=_words(run, said.predicts),
-            adds=tuple(word for word in _words(run, said.adds) if word.value > 0),
-            suppresses=tuple(word for word in _words(run, said.suppresses) if word.value < 0),
+            predicts=_tokens(run, said.predicts),
+            adds=tuple(token for token in _tokens(run, said.adds) if token.value > 0),
+            suppresses=tuple(token for token in _tokens(run, said.suppresses) if token.value < 0),
         )
 
 
@@ -154,8 +154,8 @@ def _direct(run: TextRun, layer: int, head: int, at: int) -> Float[Tensor, "1 d_
     return direct_states(run.model, run.captured, layer, positions=[at])[0, :, head]
 
 
-def _contributes(run: TextRun, direct: Tensor, word: Tensor) -> float:
-    row = run.model.unembedding.weight[word].float()
+def _contributes(run: TextRun, direct: Tensor, token: Tensor) -> float:
+    row = run.model.unembedding.weight[token].float()
     return float(direct[0].to(row) @ row * run.model.unembedding.scale)
 
 
@@ -172,14 +172,14 @@ def _unembedded(run: TextRun, direct: Tensor, top: int) -> SeenThrough:
         fidelity=None,
         is_weak=False,
         predicts=(),
-        adds=_words(run, largest(logits, top)),
-        suppresses=_words(run, TopWords(low.ids, -low.values)),
+        adds=_tokens(run, largest(logits, top)),
+        suppresses=_tokens(run, TopTokens(low.ids, -low.values)),
     )
 
 
-def _words(run: TextRun, order: TopWords) -> tuple[Word, ...]:
+def _tokens(run: TextRun, order: TopTokens) -> tuple[TokenValue, ...]:
     ids: Sequence[int] = order.ids[0].tolist()
-    return tuple(map(Word, ids, run.model.words(ids), order.values[0].tolist()))
+    return tuple(map(TokenValue, ids, run.model.tokens(ids), order.values[0].tolist()))
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Cells:
-    """The likeliest words at some positions."""
+    """The likeliest tokens at some positions."""
 
     ids: list[list[int]]
     values: list[list[float]]
@@ -243,7 +243,7 @@ class Cells:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionGrid:
-    """The likeliest words of each layer at each position."""
+    """The likeliest tokens of each layer at each position."""
 
     site: Literal["residual", "head"]
     head: int | None
@@ -252,10 +252,10 @@ class PositionGrid:
     first: int
     """The position of the first column."""
     layers: list[int]
-    words: dict[str, str]
+    texts: dict[str, str]
     """Each id once with its text, since neighbours mostly share them."""
     ids: list[list[list[int]]]
-    """Layer -> position -> the words of a cell."""
+    """Layer -> position -> the tokens of a cell."""
     values: list[list[list[float]]]
     """Their probabilities."""
     entropy: list[list[float]]
@@ -269,7 +269,7 @@ class PositionGrid:
 
 @torch.inference_mode()
 def position_grid(run: TextRun, site: Site, span: Span, *, top: int = 10) -> PositionGrid:
-    """The ``top`` likeliest words of each layer at each position."""
+    """The ``top`` likeliest tokens of each layer at each position."""
     at, layers = span.checked(run), site.layers(run)
     cells = [_cells(logits, top) for logits in _rows(run, site, layers, at)]
     *grid, final = cells
@@ -281,7 +281,7 @@ def position_grid(run: TextRun, site: Site, span: Span, *, top: int = 10) -> Pos
         tokens=run.tokens,
         first=at[0],
         layers=layers,
-        words=dict(zip(map(str, every), run.model.words(every), strict=True)),
+        texts=dict(zip(map(str, every), run.model.tokens(every), strict=True)),
         ids=[cell.ids for cell in grid],
         values=[cell.values for cell in grid],
         entropy=[cell.entropy for cell in grid],
@@ -291,15 +291,15 @@ def position_grid(run: TextRun, site: Site, span: Span, *, top: int = 10) -> Pos
 
 @dataclass(frozen=True)
 class Standing:
-    """The rank and the probability of a word at some positions."""
+    """The rank and the probability of a token at some positions."""
 
     ranks: list[int]
     values: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankedWord:
-    """Where a word stands at each layer and position."""
+class RankedToken:
+    """Where a token stands at each layer and position."""
 
     id: int
     text: str
@@ -311,15 +311,15 @@ class RankedWord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordRanks:
-    """Where words stand among all words."""
+class TokenRanks:
+    """Where tokens stand among all tokens."""
 
     site: Literal["residual", "head"]
     head: int | None
     lens: str
     first: int
     layers: list[int]
-    words: tuple[RankedWord, ...]
+    tokens: tuple[RankedToken, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -327,32 +327,34 @@ class WordRanks:
 
 
 @torch.inference_mode()
-def word_ranks(run: TextRun, site: Site, span: Span, words: Sequence[int]) -> WordRanks:
-    """Where words stand among all words, by layer and position; rank 0 is the likeliest."""
+def token_ranks(run: TextRun, site: Site, span: Span, tokens: Sequence[int]) -> TokenRanks:
+    """Where tokens stand among all tokens, by layer and position; rank 0 is the likeliest."""
     at, layers = span.checked(run), site.layers(run)
-    if unknown := [word for word in words if not 0 <= word < run.model.d_vocab]:
+    if unknown := [token for token in tokens if not 0 <= token < run.model.d_vocab]:
         raise UsageError(
-            f"no word {unknown[0]}: the model has words 0-{run.model.d_vocab - 1}",
-            hint="give a word as text",
+            f"no token {unknown[0]}: the model has tokens 0-{run.model.d_vocab - 1}",
+            hint="give a token as text",
         )
-    wanted = torch.tensor(list(words))
+    wanted = torch.tensor(list(tokens))
     found = [_standing(logits, wanted) for logits in _rows(run, site, layers, at)]
     *grid, final = found
-    return WordRanks(
+    return TokenRanks(
         site="residual" if site.head is None else "head",
         head=site.head,
         lens=site.name,
         first=at[0],
         layers=layers,
-        words=tuple(
-            RankedWord(
-                id=word,
+        tokens=tuple(
+            RankedToken(
+                id=token,
                 text=text,
                 ranks=[each[place].ranks for each in grid],
                 values=[each[place].values for each in grid],
                 final=final[place],
             )
-            for place, (word, text) in enumerate(zip(words, run.model.words(words), strict=True))
+            for place, (token, text) in enumerate(
+                zip(tokens, run.model.tokens(tokens), strict=True)
+            )
         ),
     )
 
@@ -375,10 +377,10 @@ def _cells(logits: Float[Tensor, "pos d_vocab"], top: int) -> Cells:
     return Cells(best.ids.tolist(), values, plain(tuple(entropy.tolist())))
 
 
-def _standing(logits: Float[Tensor, "pos d_vocab"], words: Tensor) -> list[Standing]:
-    """Of each word."""
-    words = words.to(logits.device)
-    ranks = [(logits > logits[:, word, None]).sum(-1).tolist() for word in words]
-    chances = logits.softmax(-1)[:, words]
+def _standing(logits: Float[Tensor, "pos d_vocab"], tokens: Tensor) -> list[Standing]:
+    """Of each token."""
+    tokens = tokens.to(logits.device)
+    ranks = [(logits > logits[:, token, None]).sum(-1).tolist() for token in tokens]
+    chances = logits.softmax(-1)[:, tokens]
     values = [plain(tuple(row)) for row in chances.T.tolist()]
     return list(map(Standing, ranks, values))

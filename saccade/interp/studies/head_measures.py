@@ -13,7 +13,7 @@ import torch
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import Word, plain, read_run, share_explained
+from saccade.interp.lenses.reading import TokenValue, plain, read_run, share_explained
 from saccade.interp.lenses.views import entropy_of
 from saccade.interp.studies.bias.bias_mass import ask, baseline_mass
 from saccade.interp.studies.bias.bias_words import tokens_of
@@ -55,9 +55,9 @@ class HeadMap:
     unit: str
     is_two_way: bool
     """Whether figures lie well on both sides of zero, where colours should meet."""
-    word: Word | None
-    """What the figure is about, if it is about a word."""
-    against: Word | None
+    token: TokenValue | None
+    """What the figure is about, if it is about a token."""
+    against: TokenValue | None
     rows: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _map(
     *,
     label: str,
     unit: str,
-    words: tuple[Word | None, Word | None] = (None, None),
+    tokens: tuple[TokenValue | None, TokenValue | None] = (None, None),
 ) -> HeadMap:
     known = [figure for row in figures.values() for figure in row if figure is not None]
     return HeadMap(
@@ -98,8 +98,8 @@ def _map(
         label=label,
         unit=unit,
         is_two_way=is_two_way(known),
-        word=words[0],
-        against=words[1],
+        token=tokens[0],
+        against=tokens[1],
         rows=rows_of(figures),
     )
 
@@ -150,20 +150,20 @@ def attention_entropy(run: TextRun, *, position: int) -> HeadMap:
 
 @torch.inference_mode()
 def contributions(run: TextRun, target: Target, *, position: int) -> HeadMap:
-    """What each head adds directly to a word's logit, above another word's or the mean one's."""
+    """What each head adds directly to a token's logit, above another token's or the mean one's."""
     found = direct_scores(run.model, run.captured, target, position=run.position(position))
     if not found:
         raise LensError(
-            f"the heads of {run.model.name} have no direct path to the words",
+            f"the heads of {run.model.name} have no direct path to the tokens",
             hint="colour the map by what its heads say, or by the effect of ablation",
         )
-    words = _words(run, target, position)
+    tokens = _tokens(run, target, position)
     return _map(
         "contributes",
         {layer: each[0].tolist() for layer, each in found.items()},
-        label=f"what the head adds directly to the logit of {words[0].text!r}",
+        label=f"what the head adds directly to the logit of {tokens[0].text!r}",
         unit="logits",
-        words=words,
+        tokens=tokens,
     )
 
 
@@ -176,7 +176,7 @@ def ablation_effects(
     replacement: Replacement,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> HeadMap:
-    """By how much a word's logit falls without each head; as `rank_heads`, at any position."""
+    """By how much a token's logit falls without each head; as `rank_heads`, at any position."""
     model, at = run.model, run.position(position)
     if len(run.tokens) > MOST_ABLATED:
         raise UsageError(
@@ -193,13 +193,13 @@ def ablation_effects(
             effects.update(zip(rows.sites, lost.tolist(), strict=True))
             if progress is not None:
                 progress("ablate heads", len(effects), model.n_heads)
-    words = _words(run, target, position)
+    tokens = _tokens(run, target, position)
     return _map(
         "effect",
         _by_layer(effects),
-        label=f"fall of the logit of {words[0].text!r} without the head",
+        label=f"fall of the logit of {tokens[0].text!r} without the head",
         unit="logits",
-        words=words,
+        tokens=tokens,
     )
 
 
@@ -215,7 +215,7 @@ def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, positio
         activation = activation_at(model, run.captured, layer, lens.site, positions=[at])
         said = lens(activation)[0].log_softmax(-1)[
             :, asked.first.to(activation.device)
-        ]  # [head, word]
+        ]  # [head, token]
         mass = (said.cpu().double() + asked.log_rest).exp().sum(-1)
         rows[layer] = (mass - always).tolist()
     return _map(
@@ -229,36 +229,36 @@ def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, positio
 
 @torch.inference_mode()
 def target_at(
-    run: TextRun, *, position: int, word: str | None = None, against: str | None = None
+    run: TextRun, *, position: int, token: str | None = None, against: str | None = None
 ) -> Target:
-    """The words a figure is about: those asked for, or what the model predicts there."""
+    """The tokens a figure is about: those asked for, or what the model predicts there."""
     at = run.position(position)
-    if word is None:
+    if token is None:
         first = int(run.model.unembedding.logits(run.captured.final[0, at]).argmax())
     else:
-        first = word_asked(run, word)
+        first = token_asked(run, token)
     if against is None:
         return Target(first)
-    second = word_asked(run, against)
+    second = token_asked(run, against)
     if first == second:
         raise UsageError(
-            f"the word and {against!r} begin with the same token, {run.model.words([first])[0]!r}",
-            hint="give words whose first tokens differ",
+            f"both targets begin with the same token, {run.model.tokens([first])[0]!r}",
+            hint="give tokens whose first tokens differ",
         )
     return Target(first, second)
 
 
-def word_asked(run: TextRun, word: str) -> int:
-    """A word as a user writes it, or its number in the vocabulary behind a #: ``#7042``."""
-    if word[:1] == "#" and word[1:].isdecimal():
-        number = int(word[1:])
+def token_asked(run: TextRun, token: str) -> int:
+    """A token as a user writes it, or its number in the vocabulary behind a #: ``#7042``."""
+    if token[:1] == "#" and token[1:].isdecimal():
+        number = int(token[1:])
         if number >= run.model.d_vocab:
             raise UsageError(
-                f"no word {number}: the model has words 0-{run.model.d_vocab - 1}",
-                hint="give a word as text",
+                f"no token {number}: the model has tokens 0-{run.model.d_vocab - 1}",
+                hint="give a token as text",
             )
         return number
-    return first_token(run.model, word, run.text)
+    return first_token(run.model, token, run.text)
 
 
 def changed(run: TextRun) -> AbstractContextManager[object]:
@@ -268,13 +268,13 @@ def changed(run: TextRun) -> AbstractContextManager[object]:
     return intervene(run.model, run.changes, may_do_nothing=True)
 
 
-def _words(run: TextRun, target: Target, position: int) -> tuple[Word, Word | None]:
+def _tokens(run: TextRun, target: Target, position: int) -> tuple[TokenValue, TokenValue | None]:
     at = run.position(position)
     chances = run.model.unembedding.logits(run.captured.final[0, at]).float().softmax(-1)
-    ids = [each for each in (target.word, target.against) if each is not None]
+    ids = [each for each in (target.token, target.against) if each is not None]
     found = [
-        Word(id_, text, float(chances[id_]))
-        for id_, text in zip(ids, run.model.words(ids), strict=True)
+        TokenValue(id_, text, float(chances[id_]))
+        for id_, text in zip(ids, run.model.tokens(ids), strict=True)
     ]
     return found[0], found[1] if len(found) > 1 else None
 

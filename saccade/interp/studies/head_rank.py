@@ -26,62 +26,62 @@ if TYPE_CHECKING:
     from saccade.interp.heads.residual_path import Unembedding
 
 
-# The figure that heads are ranked by: a word's logit, against another word's or all others'.
+# The figure that heads are ranked by: a token's logit, against another token's or all others'.
 
 
 @dataclass(frozen=True)
 class Target:
-    """The logit of a word less that of another, or less the mean of all words.
+    """The logit of a token less that of another, or less the mean of all tokens.
 
     The difference of two logits is that of Wang et al., 2022 (https://arxiv.org/abs/2211.00593),
-    section 2.2. Without a second word the mean takes its place: a number that is added to all
+    section 2.2. Without a second token the mean takes its place: a number that is added to all
     logits is no prediction, and would count for a head all the same.
     """
 
-    word: int
+    token: int
     against: int | None = None
 
     def score(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch"]:
         """The figure of a prediction."""
         other = logits.mean(-1) if self.against is None else logits[..., self.against]
-        return logits[..., self.word] - other
+        return logits[..., self.token] - other
 
     def direction(self, unembedding: Unembedding) -> Float[Tensor, " d_model"]:
         """What a final state is multiplied with to give the figure, but for bias and soft-cap."""
         weight = unembedding.weight.float()
         other = weight.mean(0) if self.against is None else weight[self.against]
-        return (weight[self.word] - other) * unembedding.scale
+        return (weight[self.token] - other) * unembedding.scale
 
 
-def first_token(model: LanguageModel, word: str, text: str) -> int:
-    """The token with which the model would begin a word after a text.
+def first_token(model: LanguageModel, token: str, text: str) -> int:
+    """The token with which the model would begin a token after a text.
 
-    A word given with its own space, or behind a text that ends in one, is taken as it is.
+    A token given with its own space, or behind a text that ends in one, is taken as it is.
     """
-    if not word.strip():
-        raise UsageError(f"the word is empty: {word!r}", hint='give a word, such as " Paris"')
-    if word[0].isspace() or not text[-1:].isspace():
-        return behind_a_space(model, word.strip())[0]
+    if not token.strip():
+        raise UsageError(f"the token is empty: {token!r}", hint='give a token, such as " Paris"')
+    if token[0].isspace() or not text[-1:].isspace():
+        return behind_a_space(model, token.strip())[0]
     before = model.encode("a").shape[1]
-    return int(model.encode(f"a{word}")[0, before])
+    return int(model.encode(f"a{token}")[0, before])
 
 
-def several_tokens(model: LanguageModel, word: str) -> str | None:
-    """A note for a word of several tokens, of which the first stands for it; None for others."""
-    ids = behind_a_space(model, word.strip())
+def several_tokens(model: LanguageModel, token: str) -> str | None:
+    """A note for a token of several tokens, of which the first stands for it; None for others."""
+    ids = behind_a_space(model, token.strip())
     if len(ids) < 2:
         return None
-    return f"note: {word!r} is {len(ids)} tokens; {model.words(ids)[0]!r} stands for it"
+    return f"note: {token!r} is {len(ids)} tokens; {model.tokens(ids)[0]!r} stands for it"
 
 
-def find_target(model: LanguageModel, text: str, word: str, against: str | None = None) -> Target:
-    """The figure for words as a user writes them; of several tokens the first stands for each."""
-    ids = [first_token(model, each, text) for each in (word, against) if each is not None]
+def find_target(model: LanguageModel, text: str, token: str, against: str | None = None) -> Target:
+    """The figure for tokens as a user writes them; of several tokens the first stands for each."""
+    ids = [first_token(model, each, text) for each in (token, against) if each is not None]
     if len(ids) == 2 and ids[0] == ids[1]:
-        shown = model.words(ids)[0]
+        shown = model.tokens(ids)[0]
         raise UsageError(
-            f"{word!r} and {against!r} begin with the same token, {shown!r}",
-            hint="give words whose first tokens differ",
+            f"{token!r} and {against!r} begin with the same token, {shown!r}",
+            hint="give tokens whose first tokens differ",
         )
     return Target(*ids)
 
@@ -126,7 +126,7 @@ class Replacement:
         if ids.shape[1] != length:
             raise UsageError(
                 f"the other prompt has {ids.shape[1]} tokens, this one {length}",
-                hint="give two prompts of as many tokens, that differ in a word or two",
+                hint="give two prompts of as many tokens, that differ in a token or two",
             )
         return cls("resample", {layer: z[0] for layer, z in capture(model, ids).z.items()})
 
@@ -144,7 +144,7 @@ class Replacement:
 def reference_text(
     model: LanguageModel, corpus: str | None = None, *, rows: int = 16, window: int = 48
 ) -> Int[Tensor, "batch pos"]:
-    """The text a mean is taken over: the beginning of a corpus, or words of the model itself."""
+    """The text a mean is taken over: the beginning of a corpus, or tokens of the model itself."""
     window = min(window, model.max_positions or window)
     if corpus is None:
         return sample_batch(
@@ -156,14 +156,14 @@ def reference_text(
 
 @dataclass(frozen=True, kw_only=True)
 class RankedHead:
-    """One head and what it does for a word, in logits."""
+    """One head and what it does for a token, in logits."""
 
     layer: int
     head: int
     direct: float | None
     """What it adds directly; None where the model has no direct path."""
     effect: float
-    """By how much the word falls when the head is ablated at every position."""
+    """By how much the token falls when the head is ablated at every position."""
     repair: dict[str, float] | None = None
     """Ablated at the last position only: see `saccade.interp.studies.head_rank`."""
 
@@ -175,21 +175,21 @@ class RankedHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """All heads of a model, by what they do for a word after a prompt."""
+    """All heads of a model, by what they do for a token after a prompt."""
 
     model: str
     text: str
-    word: str
+    token: str
     against: str | None
     ablation: Ablation
     score: float
-    """The word's logit above the other word's, or above the mean of all."""
+    """The token's logit above the other token's, or above the mean of all."""
     probability: float
     heads: tuple[RankedHead, ...]
     """In order of depth."""
 
     def ranked(self) -> tuple[RankedHead, ...]:
-        """Largest effect first, for the word or against it."""
+        """Largest effect first, for the token or against it."""
         return tuple(sorted(self.heads, key=lambda head: -abs(head.effect)))
 
     def by_layer(self, figure: str = "effect") -> dict[int, Float[Tensor, " head"]]:
@@ -255,11 +255,11 @@ def rank_heads(
     return Ranking(
         model=model.name,
         text=text,
-        word=model.words([target.word])[0],
-        against=None if target.against is None else model.words([target.against])[0],
+        token=model.tokens([target.token])[0],
+        against=None if target.against is None else model.tokens([target.against])[0],
         ablation=replacement.by,
         score=score,
-        probability=float(logits.softmax(-1)[target.word]),
+        probability=float(logits.softmax(-1)[target.token]),
         heads=tuple(
             RankedHead(
                 layer=layer,

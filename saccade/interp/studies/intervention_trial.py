@@ -12,11 +12,11 @@ from torch import Tensor
 from saccade.interp.heads.intervene import Change, InjectHead, InjectResidual, intervene
 from saccade.interp.lenses.head_lens import output_maps, said_by_head
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import Word, plain
+from saccade.interp.lenses.reading import TokenValue, plain
 from saccade.interp.lenses.residual_lenses import LogitLens
 from saccade.interp.lenses.top_tokens import largest
 from saccade.interp.studies.edit.edit_file import describe
-from saccade.interp.studies.head_measures import word_asked
+from saccade.interp.studies.head_measures import token_asked
 from saccade.interp.studies.prompts import go_on
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Acted(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowedWord:
-    """A word before and after: probability, and rank (0 is the likeliest)."""
+class FollowedToken:
+    """A token before and after: probability, and rank (0 is the likeliest)."""
 
     id: int
     text: str
@@ -45,8 +45,8 @@ class FollowedWord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovedWord:
-    """A word whose probability moved."""
+class MovedToken:
+    """A token whose probability moved."""
 
     id: int
     text: str
@@ -60,20 +60,20 @@ class MovedWord:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The prediction before and after, the words that moved, and what the lenses foretold."""
+    """The prediction before and after, the tokens that moved, and what the lenses foretold."""
 
     text: str
     tokens: list[str]
     position: int
-    before: tuple[Word, ...]
-    after: tuple[Word, ...]
-    word: FollowedWord
+    before: tuple[TokenValue, ...]
+    after: tuple[TokenValue, ...]
+    token: FollowedToken
     kl: float
     """KL(before || after) of the prediction, in nats."""
-    moved: tuple[MovedWord, ...]
-    """The words whose probability moves most."""
+    moved: tuple[MovedToken, ...]
+    """The tokens whose probability moves most."""
     agreement: float | None
-    """The correlation of ``actual`` and ``predicted`` over all words, each weighed by its
+    """The correlation of ``actual`` and ``predicted`` over all tokens, each weighed by its
     probability before."""
     changes: list[str]
     says: str
@@ -87,7 +87,7 @@ class Outcome:
 
 @torch.inference_mode()
 def what_happened(
-    lenses: Lenses | None, acted: Acted, *, word: str | None = None, top: int = 10, say: int = 0
+    lenses: Lenses | None, acted: Acted, *, token: str | None = None, top: int = 10, say: int = 0
 ) -> Outcome:
     """What changes do to a prediction, beside what the lenses of the changed heads say they do.
 
@@ -95,14 +95,14 @@ def what_happened(
     same way, over many texts.
 
     Args:
-        word: the word to follow; the predicted one without it.
+        token: the token to follow; the predicted one without it.
         say: how many tokens to go on with, before and after.
     """
     run, model = acted.before, acted.before.model
     old, new = (_log_probs(each) for each in (acted.before, acted.after))
     foretold = _foretold(lenses, acted)
     chances = old.exp()
-    followed = int(old.argmax()) if word is None else word_asked(run, word)
+    followed = int(old.argmax()) if token is None else token_asked(run, token)
     moved = (new.exp() - chances).abs().topk(min(top, len(old))).indices
     says, says_after = _said(acted, say)
     return Outcome(
@@ -111,9 +111,9 @@ def what_happened(
         position=len(run.tokens) - 1,
         before=_top(run, old, top),
         after=_top(run, new, top),
-        word=FollowedWord(
+        token=FollowedToken(
             id=followed,
-            text=model.words([followed])[0],
+            text=model.tokens([followed])[0],
             before=float(old[followed].exp()),
             after=float(new[followed].exp()),
             rank_before=int((old > old[followed]).sum()),
@@ -132,17 +132,17 @@ def _log_probs(run: TextRun) -> Float[Tensor, " d_vocab"]:
     return run.model.unembedding.logits(run.captured.final[0, -1]).float().log_softmax(-1)
 
 
-def _top(run: TextRun, log_p: Tensor, top: int) -> tuple[Word, ...]:
+def _top(run: TextRun, log_p: Tensor, top: int) -> tuple[TokenValue, ...]:
     best = largest(log_p[None], min(top, len(log_p)))
     ids = best.ids[0].tolist()
-    return tuple(map(Word, ids, run.model.words(ids), best.values[0].exp().tolist()))
+    return tuple(map(TokenValue, ids, run.model.tokens(ids), best.values[0].exp().tolist()))
 
 
 def _moved(
     run: TextRun, old: Tensor, new: Tensor, foretold: Tensor | None, ids: list[int]
-) -> tuple[MovedWord, ...]:
+) -> tuple[MovedToken, ...]:
     return tuple(
-        MovedWord(
+        MovedToken(
             id=id_,
             text=text,
             before=float(old[id_].exp()),
@@ -150,7 +150,7 @@ def _moved(
             actual=float(new[id_] - old[id_]),
             predicted=None if foretold is None else float(foretold[id_]),
         )
-        for id_, text in zip(ids, run.model.words(ids), strict=True)
+        for id_, text in zip(ids, run.model.tokens(ids), strict=True)
     )
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from saccade.interp.lenses.reading import Reading, Word, plain, read_run
-from saccade.interp.studies.head_measures import word_asked
+from saccade.interp.lenses.reading import Reading, TokenValue, plain, read_run
+from saccade.interp.studies.head_measures import token_asked
 from saccade.interp.studies.head_rank import Target, direct_scores
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ class Side:
     text: str
     tokens: list[str]
     position: int
-    prediction: tuple[Word, ...]
+    prediction: tuple[TokenValue, ...]
     score: float
-    """The logit of the word less that of the other one, or of the mean word."""
+    """The logit of the token less that of the other one, or of the mean token."""
     probability: float
     against_probability: float | None
 
 
 @dataclass(frozen=True)
-class NamedWord:
-    """A word of the vocabulary."""
+class NamedToken:
+    """A token of the vocabulary."""
 
     id: int
     text: str
@@ -50,15 +50,15 @@ class ComparedHead:
     """What the head adds directly to the score; None without a direct path."""
     difference: float | None
     """Of the two, right less left."""
-    adds: tuple[Sequence[Word], Sequence[Word]]
+    adds: tuple[Sequence[TokenValue], Sequence[TokenValue]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     """Both prompts, and every head on both sides."""
 
-    word: NamedWord
-    against: NamedWord | None
+    token: NamedToken
+    against: NamedToken | None
     left: Side
     right: Side
     heads: tuple[ComparedHead, ...]
@@ -73,17 +73,17 @@ def compare_prompts(
     lenses: Lenses,
     runs: tuple[TextRun, TextRun],
     *,
-    word: str | None = None,
+    token: str | None = None,
     against: str | None = None,
     top: int = 5,
 ) -> Compared:
     """Both prompts, and every head on both sides.
 
-    Without words: what the left prompt predicts, against what the right one predicts if that is
-    another word.
+    Without tokens: what the left prompt predicts, against what the right one predicts if that is
+    another token.
     """
     readings = [read_run(lenses, run, top=top) for run in runs]
-    target = _target(runs, readings, word, against)
+    target = _target(runs, readings, token, against)
     sides = [_side(run, reading, target) for run, reading in zip(runs, readings, strict=True)]
     direct = [direct_scores(run.model, run.captured, target) for run in runs]
     heads = []
@@ -102,11 +102,11 @@ def compare_prompts(
                 adds=(left.adds, right.adds),
             )
         )
-    ids = [each for each in (target.word, target.against) if each is not None]
-    words = list(map(NamedWord, ids, runs[0].model.words(ids)))
+    ids = [each for each in (target.token, target.against) if each is not None]
+    tokens = list(map(NamedToken, ids, runs[0].model.tokens(ids)))
     return Compared(
-        word=words[0],
-        against=words[1] if len(words) > 1 else None,
+        token=tokens[0],
+        against=tokens[1] if len(tokens) > 1 else None,
         left=sides[0],
         right=sides[1],
         heads=tuple(heads),
@@ -116,15 +116,15 @@ def compare_prompts(
 def _target(
     runs: tuple[TextRun, TextRun],
     readings: Sequence[Reading],
-    word: str | None,
+    token: str | None,
     against: str | None,
 ) -> Target:
     predicted = [reading.prediction[0].id for reading in readings]
-    first = predicted[0] if word is None else word_asked(runs[0], word)
+    first = predicted[0] if token is None else token_asked(runs[0], token)
     if against is not None:
-        second: int | None = word_asked(runs[0], against)
+        second: int | None = token_asked(runs[0], against)
     else:
-        second = predicted[1] if word is None else None
+        second = predicted[1] if token is None else None
     return Target(first, None if second == first else second)
 
 
@@ -137,6 +137,6 @@ def _side(run: TextRun, reading: Reading, target: Target) -> Side:
         position=reading.position,
         prediction=tuple(reading.prediction),
         score=float(target.score(logits)),
-        probability=float(chances[target.word]),
+        probability=float(chances[target.token]),
         against_probability=None if target.against is None else float(chances[target.against]),
     )

@@ -1,4 +1,4 @@
-"""What a model says next, word by word."""
+"""What a model says next, token by token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def last_token_of(model: LanguageModel, text: str, piece: str) -> int:
     found = text.rfind(piece) if piece.strip() else -1
     if found < 0:
         raise UsageError(
-            f"{piece!r} is not in the text {text!r}", hint="give words as they stand in it"
+            f"{piece!r} is not in the text {text!r}", hint="give tokens as they stand in it"
         )
     read = model.encode(text[: found + len(piece)]).shape[1]
     return read - 1 - model.encode(text).shape[1]

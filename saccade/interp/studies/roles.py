@@ -142,15 +142,15 @@ def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
             f"{model.name} splits names into pieces: no prompts with two names can be made",
             hint="ask for the other roles",
         )
-    # Prompts of one shape and words of one token have one length; others are left out.
+    # Prompts of one shape and tokens of one token have one length; others are left out.
     texts: dict[int, list[tuple[Tensor, int, int]]] = {}
     for turn in range(20 * rows):
         once, twice = chance.sample(names, 2)
         a, b = (once, twice) if turn % 2 else (twice, once)
-        words = {"place": chance.choice(PLACES), "thing": chance.choice(THINGS)}
-        ids = model.encode(chance.choice(SHAPES).format(a=a, b=b, s=twice, **words))[0]
+        nouns = {"place": chance.choice(PLACES), "thing": chance.choice(THINGS)}
+        ids = model.encode(chance.choice(SHAPES).format(a=a, b=b, s=twice, **nouns))[0]
         tokens = [behind_a_space(model, name)[0] for name in (once, twice)]
-        if (ids == tokens[0]).sum() == 1:  # a first word may be another token than elsewhere
+        if (ids == tokens[0]).sum() == 1:  # a first token may be another token than elsewhere
             same = texts.setdefault(len(ids), [])
             same.append((ids, tokens[0], tokens[1]))
             if len(same) == rows:
@@ -163,7 +163,7 @@ def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
 
 # Whether a head, when it looks at a token, writes that token.
 
-TOP = 5  # Wang et al.: among the first five words
+TOP = 5  # Wang et al.: among the first five tokens
 
 
 @torch.no_grad()

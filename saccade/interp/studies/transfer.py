@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 # Enough for figures to a few hundredths of a nat; more would only cost time.
-POSITIONS, N_WORDS = 256, 1024
+POSITIONS, N_TOKENS = 256, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
     """The same lenses bound to another version of their model; its unembedding is the new one's.
 
     Raises:
-        LensError: its layers, heads or words are not those of the first.
+        LensError: its layers, heads or tokens are not those of the first.
     """
     kind = lens_kind(lenses.provenance.kind)
     by_layer = {}
@@ -199,7 +199,7 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
             by_layer[layer].load_state_dict(lens.state_dict())
         except RuntimeError as error:
             raise LensError(
-                f"{changed.name} is no version of {lenses.model.name}: its heads or words differ "
+                f"{changed.name} is no version of {lenses.model.name}: its heads or tokens differ "
                 f"at layer {layer}",
                 hint="give another checkpoint of the same model",
             ) from error
@@ -213,7 +213,7 @@ def held_out_of(lenses: Lenses, corpus: Corpus) -> HeldOut:
     windows, picked = choose_positions(lenses.model, corpus.windows, POSITIONS)
     captured = capture(lenses.model, windows.to(lenses.model.device))
     sample = Sample.take(captured.z, captured.final, picked.flatten().nonzero()[:, 0])
-    return HeldOut.of(lenses.model, sample, lenses.baseline, n_words=N_WORDS)
+    return HeldOut.of(lenses.model, sample, lenses.baseline, n_tokens=N_TOKENS)
 
 
 def _only(judge: HeldOut, part: slice) -> HeldOut:
@@ -233,7 +233,7 @@ def _all_pairs(
     rows = []
     for head in range(activation.shape[1]):
         as_source = torch.einsum("ni,sij->nsj", activation[:, head], through[head]) + means[source]
-        rows.append(half.kl_of(lenses.by_layer[source](as_source, words=half.words.ids)))
+        rows.append(half.kl_of(lenses.by_layer[source](as_source, tokens=half.tokens.ids)))
     return torch.stack(rows)
 
 
@@ -390,7 +390,7 @@ def _lens(lenses: Lenses, layer: int, weight: Tensor, written: _Written) -> Head
     weight = weight * lenses.model.unembedding.scale  # the lens writes through the plain matrix
     lens.weight.data.copy_(weight)
     lens.bias.data.copy_(-torch.einsum("hi,hid->hd", written.covariances.mean, weight))
-    lens.word_bias.data.copy_(lenses.baseline.expand_as(lens.word_bias))
+    lens.token_bias.data.copy_(lenses.baseline.expand_as(lens.token_bias))
     return lens
 
 

@@ -5,19 +5,19 @@ import { fixed, percent, signed, whole } from "./figures.js";
 import { movedChart } from "./moved_chart.js";
 
 export function drawResult(found) {
-  const { word } = found,
+  const { token } = found,
     most = Math.max(...[...found.before, ...found.after].map((each) => each.value));
-  const list = (title, words) =>
+  const list = (title, tokens) =>
     panel(
       null,
       make("h2", {}, title),
       make(
         "ol",
         { class: "predicted" },
-        words.map((each) =>
+        tokens.map((each) =>
           make(
             "li",
-            { class: each.id === word.id ? "watched" : "" },
+            { class: each.id === token.id ? "watched" : "" },
             make("span", { class: "bar", style: { width: `${(100 * each.value) / most}%` } }),
             make("span", { class: "token" }, dotted(each.text)),
             make("span", { class: "number" }, percent(each.value)),
@@ -31,10 +31,10 @@ export function drawResult(found) {
       "dl",
       { class: "facts wide" },
       fact(
-        make("span", { class: "token" }, dotted(word.text)),
-        `${percent(word.before)} → ${percent(word.after)}`,
+        make("span", { class: "token" }, dotted(token.text)),
+        `${percent(token.before)} → ${percent(token.after)}`,
       ),
-      fact("its rank", `${whole(word.rank_before + 1)} → ${whole(word.rank_after + 1)}`),
+      fact("its rank", `${whole(token.rank_before + 1)} → ${whole(token.rank_after + 1)}`),
       fact("KL of the change", `${fixed(found.kl, 3)} nats`),
       fact(
         "the lens foresaw it",

@@ -44,7 +44,7 @@ export function differences(found) {
       make("p", { class: "number" }, `difference ${signed(cell.difference)}`),
     ],
   });
-  const word = make("span", { class: "token" }, dotted(found.word.text));
+  const token = make("span", { class: "token" }, dotted(found.token.text));
   return make(
     "div",
     { class: "below even" },
@@ -54,10 +54,10 @@ export function differences(found) {
         "p",
         { class: "note" },
         "What each head adds directly to ",
-        word,
+        token,
         found.against
           ? [" less ", make("span", { class: "token" }, dotted(found.against.text))]
-          : " less the mean word",
+          : " less the mean token",
         ", right less left.",
       ),
       make(
@@ -75,8 +75,8 @@ function differenceTable(heads, open) {
   const order = [...heads]
     .sort((a, b) => Math.abs(b.difference) - Math.abs(a.difference))
     .slice(0, RANKED);
-  const said = (words) =>
-    words.slice(0, 3).map((word) => make("span", { class: "token" }, dotted(word.text)));
+  const said = (tokens) =>
+    tokens.slice(0, 3).map((token) => make("span", { class: "token" }, dotted(token.text)));
   const rows = order.map((head) =>
     make(
       "tr",

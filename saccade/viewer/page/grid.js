@@ -1,4 +1,4 @@
-// A large grid of coloured cells with words in them. Only what is in sight is drawn, so a thousand rows scroll as
+// A large grid of coloured cells with tokens in them. Only what is in sight is drawn, so a thousand rows scroll as
 // smoothly as ten; the axes stay in place.
 
 import { make, announce } from "./dom.js";

@@ -3,7 +3,7 @@
 import { dotted, make, panel } from "./dom.js";
 import { ask } from "./ask.js";
 import { fixed, percent, signed } from "./figures.js";
-import { wordList } from "./word_list.js";
+import { tokenList } from "./token_list.js";
 import { explainedBy, isWeakLens } from "./questions.js";
 import { nameOf } from "./heat_map.js";
 
@@ -47,7 +47,7 @@ export function cardFromReading(reading, { layer, head }) {
     position: reading.position,
     tokens: reading.tokens,
     contributes: found.contributes,
-    word: reading.prediction[0],
+    token: reading.prediction[0],
     lenses: found.unembedded.length ? [raw, own] : [own],
     attention: found.attends.length ? attention : null,
     attends: found.attends,
@@ -65,7 +65,7 @@ export function cardFacts(card) {
     card.contributes === null
       ? null
       : fact(
-          make("span", {}, "adds to ", make("span", { class: "token" }, dotted(card.word.text))),
+          make("span", {}, "adds to ", make("span", { class: "token" }, dotted(card.token.text))),
           `${signed(card.contributes)} logits`,
         ),
     card.entropy === null ? null : fact("attention entropy", `${fixed(card.entropy)} nats`),
@@ -95,21 +95,21 @@ function lensColumn(lens) {
     ),
     make(
       "div",
-      { class: "lens-words" },
-      wordList(lens.adds, {
+      { class: "lens-tokens" },
+      tokenList(lens.adds, {
         kind: "adds",
         figure,
         title: isRaw ? "promotes (logits)" : "adds (nats)",
         level: "h3",
       }),
-      wordList(lens.suppresses, {
+      tokenList(lens.suppresses, {
         kind: "drops",
         figure,
         title: isRaw ? "suppresses (logits)" : "suppresses (nats)",
         level: "h3",
       }),
       lens.predicts.length
-        ? wordList(lens.predicts, {
+        ? tokenList(lens.predicts, {
             figure: (value) => percent(value),
             title: "predicts",
             level: "h3",
@@ -119,7 +119,7 @@ function lensColumn(lens) {
   );
 }
 
-// A weak lens must look weak: its words are pale, and this line says why.
+// A weak lens must look weak: its tokens are pale, and this line says why.
 function trust(lens, isRaw) {
   if (isRaw) return make("p", { class: "trust soft" }, "not fitted, not scored");
   if (lens.explained === null) return make("p", { class: "trust soft" }, "not scored");

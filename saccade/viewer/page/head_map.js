@@ -13,16 +13,16 @@ export function headMap(state, reading, found) {
     values = found.values;
   const cells = reading.heads.map((head) => {
     const value = values.get(nameOf(head)) ?? null,
-      words = head.adds
+      tokens = head.adds
         .slice(0, 3)
-        .map((word) => dotted(word.text))
+        .map((token) => dotted(token.text))
         .join(", ");
     return {
       layer: head.layer,
       head: head.head,
       value: value ?? NaN,
       isWeak: isWeakLens(head.quality),
-      label: `${titleOf(head)}: ${figure(value)} ${found.unit}; adds ${words}`,
+      label: `${titleOf(head)}: ${figure(value)} ${found.unit}; adds ${tokens}`,
       adds: head.adds,
     };
   });
@@ -43,8 +43,8 @@ export function headMap(state, reading, found) {
         make("p", { class: "number" }, `${figure(cell.value)} ${found.unit}`),
         make(
           "p",
-          { class: "tip-words" },
-          cell.adds.slice(0, 5).map((word) => make("span", { class: "token" }, dotted(word.text))),
+          { class: "tip-tokens" },
+          cell.adds.slice(0, 5).map((token) => make("span", { class: "token" }, dotted(token.text))),
         ),
         cell.isWeak ? make("p", { class: "soft" }, "weak lens") : null,
       ].filter(Boolean),

@@ -4,15 +4,15 @@ import { make } from "./dom.js";
 import { draft } from "./draft.js";
 import { changesOf, getState, onState, setState } from "./state.js";
 
-const WORDS = {
+const DESCRIPTIONS = {
   ablate: (change) => `ablates ${siteOf(change)} by ${change.by ?? "zero"}`,
   scale: (change) => `scales ${siteOf(change)} by ${change.factor}`,
   patch: (change) => `patches ${siteOf(change)} from “${change.source}”`,
   inject: (change) => `injects “${change.memory}” × ${change.strength} into ${siteOf(change)}`,
 };
 
-export function changeInWords(change) {
-  return WORDS[change.kind]?.(change) ?? change.kind;
+export function describeChange(change) {
+  return DESCRIPTIONS[change.kind]?.(change) ?? change.kind;
 }
 
 function siteOf({ layer, head }) {
@@ -42,7 +42,7 @@ function showKept(state) {
   if (!line.hidden) draft.isKept = true; // as a link had it
   line.replaceChildren(
     make("b", {}, "Edited model: "),
-    changes.map(changeInWords).join("; "),
+    changes.map(describeChange).join("; "),
     " ",
     make(
       "button",

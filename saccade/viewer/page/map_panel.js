@@ -14,8 +14,8 @@ export async function mapFigures(state, onjob = () => {}) {
 }
 
 export function mapKey(state) {
-  const { measure, word, against, words, ablate } = state;
-  return JSON.stringify([readingQuestion(state), measure, word, against, words, ablate]);
+  const { measure, token, against, words, ablate } = state;
+  return JSON.stringify([readingQuestion(state), measure, token, against, words, ablate]);
 }
 
 // update(state, chosen): the chosen head is outlined.

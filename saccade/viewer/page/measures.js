@@ -12,7 +12,7 @@ import { getStatus, watchJob } from "./status.js";
 const MEASURES = [
   ["says", "how much it says here"],
   ["gain", "lens gain on held-out text"],
-  ["contributes", "contribution to a word"],
+  ["contributes", "contribution to a token"],
   ["effect", "effect of ablation"],
   ["mass", "mass on a word list"],
   ["entropy", "attention entropy"],
@@ -36,7 +36,7 @@ const FROM_READING = {
   },
 };
 
-// What is to be drawn: {label, unit, isTwoWay, values: Map(name -> figure), word}.
+// What is to be drawn: {label, unit, isTwoWay, values: Map(name -> figure), token}.
 export async function measured(state, reading, onjob) {
   const own = FROM_READING[state.measure];
   if (own)
@@ -46,9 +46,9 @@ export async function measured(state, reading, onjob) {
       values: new Map(reading.heads.map((head) => [nameOf(head), own.of(head)])),
     };
   const asked = measureQuestion(state);
-  if (state.measure === "contributes" && !state.word && !hasAnswer("measure", asked))
+  if (state.measure === "contributes" && !state.token && !hasAnswer("measure", asked))
     return {
-      label: "what it adds to the logit of the predicted word",
+      label: "what it adds to the logit of the predicted token",
       unit: "logits",
       isTwoWay: true,
       values: new Map(reading.heads.map((head) => [nameOf(head), head.contributes])),
@@ -64,7 +64,7 @@ export async function measured(state, reading, onjob) {
     unit: answer.unit,
     isTwoWay: answer.is_two_way,
     values,
-    word: answer.word,
+    token: answer.token,
     against: answer.against,
   };
 }
@@ -112,8 +112,8 @@ export function measureControls(state) {
   );
   if (["contributes", "effect"].includes(state.measure))
     node.append(
-      wordField(state, "word", "of the word", "as predicted"),
-      wordField(state, "against", "against", "the mean word"),
+      tokenField(state, "token", "of the token", "as predicted"),
+      tokenField(state, "against", "against", "the mean token"),
     );
   if (state.measure === "effect")
     node.append(
@@ -136,7 +136,7 @@ export function measureControls(state) {
   return node;
 }
 
-export function wordField(state, key, label, placeholder, size = 12) {
+export function tokenField(state, key, label, placeholder, size = 12) {
   const later = settled((value) => setState({ [key]: value }), 600);
   const box = make("input", {
     type: "text",

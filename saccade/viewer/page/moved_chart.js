@@ -1,4 +1,4 @@
-// The words that moved most: what happened beside what the lens said would.
+// The tokens that moved most: what happened beside what the lens said would.
 
 import { columnNames, dotted, make, panel } from "./dom.js";
 import { ink } from "./colours.js";
@@ -10,13 +10,13 @@ const ROW = 30,
   TOP = 26;
 
 export function movedChart(found) {
-  const hasLens = found.moved.some((word) => word.predicted !== null);
+  const hasLens = found.moved.some((token) => token.predicted !== null);
   const frame = make("div", { class: "picture" });
   const draw = () =>
     frame.replaceChildren(chart(found.moved, Math.max(300, frame.clientWidth || 640), hasLens));
   new ResizeObserver(draw).observe(frame);
   return panel(
-    "Words that move most",
+    "Tokens that move most",
     make(
       "p",
       { class: "note" },
@@ -30,23 +30,23 @@ export function movedChart(found) {
   );
 }
 
-function chart(words, width, hasLens) {
-  const svg = svgRoot(width, TOP + ROW * words.length, "Change of log-probability by word"),
+function chart(tokens, width, hasLens) {
+  const svg = svgRoot(width, TOP + ROW * tokens.length, "Change of log-probability by token"),
     pen = svgPen(svg);
   const most = Math.max(
-    ...words.flatMap((word) => [Math.abs(word.actual), Math.abs(word.predicted ?? 0)]),
+    ...tokens.flatMap((token) => [Math.abs(token.actual), Math.abs(token.predicted ?? 0)]),
     1e-6,
   );
-  const room = width < 460 ? 80 : 120, // for the words
+  const room = width < 460 ? 80 : 120, // for the tokens
     half = (width - room - 2 * FIGURE) / 2,
     zero = room + FIGURE + half,
     unit = half / most;
-  pen.path(`M ${zero} ${TOP - 6} V ${TOP + ROW * words.length}`, { stroke: ink("line") });
+  pen.path(`M ${zero} ${TOP - 6} V ${TOP + ROW * tokens.length}`, { stroke: ink("line") });
   pen.text("less likely", zero - 8, 12, { size: 11, fill: ink("soft"), anchor: "end" });
   pen.text("likelier", zero + 8, 12, { size: 11, fill: ink("soft") });
-  words.forEach((word, at) => {
+  tokens.forEach((token, at) => {
     const y = TOP + at * ROW;
-    pen.text(fitted(dotted(word.text), room - 10, { size: 13, mono: true }), room - 8, y + 16, {
+    pen.text(fitted(dotted(token.text), room - 10, { size: 13, mono: true }), room - 8, y + 16, {
       size: 13,
       mono: true,
       anchor: "end",
@@ -54,15 +54,15 @@ function chart(words, width, hasLens) {
     bar(pen, {
       zero,
       unit,
-      value: word.actual,
+      value: token.actual,
       y: y + 3,
       height: hasLens ? 10 : 16,
-      fill: ink(word.actual < 0 ? "drop" : "add"),
+      fill: ink(token.actual < 0 ? "drop" : "add"),
     });
-    if (word.predicted !== null)
-      bar(pen, { zero, unit, value: word.predicted, y: y + 15, height: 6, fill: ink("pale") });
-    const left = word.actual < 0;
-    pen.text(signed(word.actual), zero + word.actual * unit + (left ? -6 : 6), y + 13, {
+    if (token.predicted !== null)
+      bar(pen, { zero, unit, value: token.predicted, y: y + 15, height: 6, fill: ink("pale") });
+    const left = token.actual < 0;
+    pen.text(signed(token.actual), zero + token.actual * unit + (left ? -6 : 6), y + 13, {
       size: 11,
       fill: ink("soft"),
       anchor: left ? "end" : "start",
@@ -82,16 +82,16 @@ function bar(pen, { zero, unit, value, y, height, fill }) {
   );
 }
 
-function table(words) {
-  const rows = words.map((word) =>
+function table(tokens) {
+  const rows = tokens.map((token) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row", class: "token" }, dotted(word.text)),
-      make("td", { class: "number" }, percent(word.before)),
-      make("td", { class: "number" }, percent(word.after)),
-      make("td", { class: "number" }, signed(word.actual)),
-      make("td", { class: "number" }, word.predicted === null ? "–" : signed(word.predicted)),
+      make("th", { scope: "row", class: "token" }, dotted(token.text)),
+      make("td", { class: "number" }, percent(token.before)),
+      make("td", { class: "number" }, percent(token.after)),
+      make("td", { class: "number" }, signed(token.actual)),
+      make("td", { class: "number" }, token.predicted === null ? "–" : signed(token.predicted)),
     ),
   );
   return make(
@@ -101,7 +101,7 @@ function table(words) {
     make(
       "table",
       { class: "figures" },
-      columnNames(["word", "#before", "#after", "#happened", "#foreseen"]),
+      columnNames(["token", "#before", "#after", "#happened", "#foreseen"]),
       make("tbody", {}, rows),
     ),
   );

@@ -1,16 +1,16 @@
-// The grid of positions and layers: a cell holds the likeliest word.
+// The grid of positions and layers: a cell holds the likeliest token.
 
 import { dotted, make } from "./dom.js";
 import { isOffline } from "./ask.js";
 import { scaleOf } from "./colours.js";
 import { fixed, percent } from "./figures.js";
 import { grid } from "./grid.js";
-import { positionPages, wordsOf } from "./position_pages.js";
+import { positionPages, tokensOf } from "./position_pages.js";
 import { getState, setState } from "./state.js";
 import { getStatus } from "./status.js";
 
 const NOTE =
-  "A cell holds the likeliest word. Point at it for its ten likeliest; choose it to pin its word and follow it below.";
+  "A cell holds the likeliest token. Point at it for its ten likeliest; choose it to pin its token and follow it below.";
 
 export async function positionGrid(state, asked, colouredBy) {
   const pages = await positionPages(asked, () => frame.redraw()),
@@ -22,7 +22,7 @@ export async function positionGrid(state, asked, colouredBy) {
     most: 92,
     cellHeight: 26,
     left: innerWidth < 600 ? 74 : 108,
-    title: "Words by position and layer",
+    title: "Tokens by position and layer",
     cursor: { row: rowOf(state, tokens), column: layers.length },
     scale: scaleFor(colouredBy),
     cell: (row, column) => cellFor(at(row, column), colouredBy),
@@ -46,7 +46,7 @@ function scaleFor(colouredBy) {
 function cellFor(cell, colouredBy) {
   if (!cell) return null;
   const value = colouredBy === "entropy" ? (cell.entropy ?? NaN) : cell.values[0];
-  return { value, text: dotted(cell.words[cell.ids[0]]) };
+  return { value, text: dotted(cell.texts[cell.ids[0]]) };
 }
 
 function layerName(layer) {
@@ -55,22 +55,22 @@ function layerName(layer) {
 
 function inShort(cell) {
   if (!cell) return "not read yet";
-  return wordsOf(cell)
+  return tokensOf(cell)
     .slice(0, 3)
-    .map((word) => `${dotted(word.text)} ${percent(word.value, 0)}`)
+    .map((token) => `${dotted(token.text)} ${percent(token.value, 0)}`)
     .join(", ");
 }
 
 function choose({ tokens, at }, row, column) {
   const cell = at(row, column),
-    pins = cell ? { pins: withPin(cell.words[cell.ids[0]]) } : {};
+    pins = cell ? { pins: withPin(cell.texts[cell.ids[0]]) } : {};
   setState({ at: row === tokens.length - 1 ? "-1" : String(row), ...pins });
 }
 
-function withPin(word) {
+function withPin(token) {
   const { pins } = getState(),
-    words = pins ? pins.split("|") : [];
-  return words.includes(word) || isOffline() ? pins : [...words, word].slice(-8).join("|");
+    tokens = pins ? pins.split("|") : [];
+  return tokens.includes(token) || isOffline() ? pins : [...tokens, token].slice(-8).join("|");
 }
 
 function rowOf(state, tokens) {
@@ -80,16 +80,16 @@ function rowOf(state, tokens) {
 
 function topTen(cell, where) {
   if (!cell) return [make("p", {}, "Not read yet.")];
-  const row = (word) =>
+  const row = (token) =>
     make(
       "li",
       {},
-      make("span", { class: "token" }, dotted(word.text)),
-      make("span", { class: "number" }, percent(word.value)),
+      make("span", { class: "token" }, dotted(token.text)),
+      make("span", { class: "number" }, percent(token.value)),
     );
   const entropy = cell.entropy === null ? "" : `, entropy ${fixed(cell.entropy)}`;
   return [
     make("p", { class: "soft" }, where, entropy),
-    make("ol", { class: "tip-list" }, wordsOf(cell).map(row)),
+    make("ol", { class: "tip-list" }, tokensOf(cell).map(row)),
   ];
 }

@@ -47,11 +47,11 @@ function cellOf(page, row, column) {
     ids: ids[row],
     values: values[row],
     entropy: isOut ? null : page.entropy[column][row],
-    words: page.words,
+    texts: page.texts,
   };
 }
 
-// All words of a cell, likeliest first.
-export function wordsOf(cell) {
-  return cell.ids.map((id, i) => ({ text: cell.words[id], value: cell.values[i] }));
+// All tokens of a cell, likeliest first.
+export function tokensOf(cell) {
+  return cell.ids.map((id, i) => ({ text: cell.texts[id], value: cell.values[i] }));
 }

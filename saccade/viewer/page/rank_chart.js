@@ -1,4 +1,4 @@
-// Pinned words: where each stands among all words, layer by layer, after one token.
+// Pinned tokens: where each stands among all tokens, layer by layer, after one token.
 
 import { columnNames, dotted, make } from "./dom.js";
 import { ask, isOffline } from "./ask.js";
@@ -13,25 +13,25 @@ export async function rankChart(state, asked) {
     controls = pinControls(state, pins);
   if (!pins.length)
     return [
-      make("h2", {}, "Pinned words"),
+      make("h2", {}, "Pinned tokens"),
       controls,
-      make("p", { class: "note" }, "Pin a word to follow its rank through the layers."),
+      make("p", { class: "note" }, "Pin a token to follow its rank through the layers."),
     ];
   const tokens = (await ask("positions", { ...asked, first: 0, count: 32 })).tokens;
   const at = Number(state.at) < 0 ? tokens.length + Number(state.at) : Number(state.at);
-  const found = await ask("ranks", { ...asked, words: pins, first: at, count: 1 });
-  const series = found.words.map((word) => ({
-    name: dotted(word.text),
+  const found = await ask("ranks", { ...asked, tokens: pins, first: at, count: 1 });
+  const series = found.tokens.map((token) => ({
+    name: dotted(token.text),
     points: [
-      ...found.layers.map((_, place) => [place, word.ranks[place][0] + 1]),
-      [found.layers.length, word.final.ranks[0] + 1],
+      ...found.layers.map((_, place) => [place, token.ranks[place][0] + 1]),
+      [found.layers.length, token.final.ranks[0] + 1],
     ],
   }));
   return [
     make(
       "h2",
       {},
-      "Pinned words, after ",
+      "Pinned tokens, after ",
       make("span", { class: "token" }, dotted(tokens[at])),
       ` (token ${at})`,
     ),
@@ -71,28 +71,28 @@ function rankAxis() {
 }
 
 function rankTable(found) {
-  const rows = found.words.map((word, at) =>
+  const rows = found.tokens.map((token, at) =>
     make(
       "tr",
       {},
       make(
         "th",
         { scope: "row", class: "token", style: { color: lineColour(at) } },
-        dotted(word.text),
+        dotted(token.text),
       ),
-      make("td", { class: "number" }, whole(word.final.ranks[0] + 1)),
-      make("td", { class: "number" }, percent(word.final.values[0])),
+      make("td", { class: "number" }, whole(token.final.ranks[0] + 1)),
+      make("td", { class: "number" }, percent(token.final.values[0])),
       make(
         "td",
         { class: "number" },
-        String(found.layers[word.ranks.findIndex((ranks) => ranks[0] === 0)] ?? "never"),
+        String(found.layers[token.ranks.findIndex((ranks) => ranks[0] === 0)] ?? "never"),
       ),
     ),
   );
   const table = make(
     "table",
     { class: "figures" },
-    columnNames(["word", "#rank in the output", "#probability", "#first layer in which it leads"]),
+    columnNames(["token", "#rank in the output", "#probability", "#first layer in which it leads"]),
     make("tbody", {}, rows),
   );
   return make(
@@ -103,19 +103,19 @@ function rankTable(found) {
 }
 
 function pinControls(state, pins) {
-  const chips = pins.map((word) =>
+  const chips = pins.map((token) =>
     make(
       "span",
       { class: "chip" },
-      make("span", { class: "token" }, dotted(word)),
+      make("span", { class: "token" }, dotted(token)),
       isOffline()
         ? null
         : make(
             "button",
             {
               type: "button",
-              "aria-label": `unpin ${dotted(word)}`,
-              onclick: () => setState({ pins: pins.filter((each) => each !== word).join("|") }),
+              "aria-label": `unpin ${dotted(token)}`,
+              onclick: () => setState({ pins: pins.filter((each) => each !== token).join("|") }),
             },
             "×",
           ),
@@ -124,8 +124,8 @@ function pinControls(state, pins) {
   const box = make("input", {
     type: "text",
     size: 12,
-    placeholder: "a word",
-    "aria-label": "word to pin",
+    placeholder: "a token",
+    "aria-label": "token to pin",
     spellcheck: "false",
   });
   const form = make(

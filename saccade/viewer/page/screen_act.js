@@ -6,8 +6,8 @@ import { drawResult } from "./act_result.js";
 import { changeEditor } from "./change_editor.js";
 import { draft } from "./draft.js";
 import { download, downloadJson } from "./files.js";
-import { wordField } from "./measures.js";
-import { changeInWords } from "./kept_edit.js";
+import { tokenField } from "./measures.js";
+import { describeChange } from "./kept_edit.js";
 import { empty, place, problem } from "./place.js";
 import { promptBox } from "./prompt_box.js";
 import { headNamed } from "./questions.js";
@@ -77,7 +77,7 @@ function changeList(changes) {
   return make(
     "ul",
     {},
-    changes.map((change) => make("li", {}, changeInWords(change))),
+    changes.map((change) => make("li", {}, describeChange(change))),
   );
 }
 
@@ -86,7 +86,7 @@ function actQuestion(state, changes) {
     text: state.text,
     changes,
     lens: state.lens,
-    word: state.word,
+    token: state.token,
     say: Number(state.say) || 0,
   };
 }
@@ -119,7 +119,7 @@ function fileButtons(state, asked, changes) {
     );
   if (!changes.length) return [];
   return [
-    wordField(state, "word", "watch the word", "as predicted"),
+    tokenField(state, "token", "watch the token", "as predicted"),
     make(
       "label",
       { class: "inline" },

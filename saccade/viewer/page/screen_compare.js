@@ -4,13 +4,13 @@ import { dotted, make, panel } from "./dom.js";
 import { ask, isOffline } from "./ask.js";
 import { differences } from "./difference_map.js";
 import { percent, signed } from "./figures.js";
-import { wordField } from "./measures.js";
+import { tokenField } from "./measures.js";
 import { empty, place } from "./place.js";
 import { promptBox } from "./prompt_box.js";
 import { aboutText } from "./questions.js";
 import { setState } from "./state.js";
 import { onlyHere } from "./token_difference.js";
-import { wordList } from "./word_list.js";
+import { tokenList } from "./token_list.js";
 
 const EXAMPLE = {
   text: "Translate to French: cheese =>",
@@ -20,7 +20,7 @@ const EXAMPLE = {
 export function compareScreen() {
   const left = promptBox({ label: "Left", hasExamples: false }),
     right = promptBox({ key: "other", label: "Right", hasExamples: false, hasLens: false });
-  const words = make("div", { class: "controls" }),
+  const fields = make("div", { class: "controls" }),
     both = place("both-sides", { waiting: "Reads both…" }),
     heads = place("differences");
   const node = make(
@@ -28,7 +28,7 @@ export function compareScreen() {
     { class: "screen screen-compare" },
     make("h1", { class: "unseen" }, "Compare"),
     make("div", { class: "two" }, left, right),
-    words,
+    fields,
     both,
     heads,
   );
@@ -37,10 +37,10 @@ export function compareScreen() {
     update(state) {
       left.update(state);
       right.update(state);
-      if (!words.contains(document.activeElement))
-        words.replaceChildren(
-          wordField(state, "word", "target", "what the left predicts", 22),
-          wordField(state, "against", "against", "what the right predicts", 22),
+      if (!fields.contains(document.activeElement))
+        fields.replaceChildren(
+          tokenField(state, "token", "target", "what the left predicts", 22),
+          tokenField(state, "against", "against", "what the right predicts", 22),
         );
       if (!state.text || !state.other) {
         heads.clear();
@@ -52,7 +52,7 @@ export function compareScreen() {
         ...aboutText(state),
         other: state.other,
         lens: state.lens,
-        word: state.word,
+        token: state.token,
         against: state.against,
       };
       const key = JSON.stringify(asked),
@@ -99,11 +99,11 @@ function side(
   const marked = tokens.map((text, at) =>
     make("span", { class: `token${isNew[at] ? " differs" : ""}` }, dotted(text)),
   );
-  const figure = (name, word, value) =>
+  const figure = (name, token, value) =>
     make(
       "div",
       {},
-      make("dt", {}, name, " ", make("span", { class: "token" }, dotted(word.text))),
+      make("dt", {}, name, " ", make("span", { class: "token" }, dotted(token.text))),
       make("dd", {}, value),
     );
   return panel(
@@ -112,16 +112,16 @@ function side(
     make(
       "dl",
       { class: "facts" },
-      figure("target", found.word, percent(probability)),
+      figure("target", found.token, percent(probability)),
       found.against ? figure("against", found.against, percent(against)) : null,
       make(
         "div",
         {},
-        make("dt", {}, found.against ? "target over other" : "target over the mean word"),
+        make("dt", {}, found.against ? "target over other" : "target over the mean token"),
         make("dd", {}, `${signed(score)} logits`),
       ),
     ),
-    wordList(prediction.slice(0, 6), {
+    tokenList(prediction.slice(0, 6), {
       title: "predicts",
       figure: (value) => percent(value),
       most: 1,

@@ -13,7 +13,7 @@ import { place } from "./place.js";
 import { aboutText, headNamed, headQuestion, readingQuestion } from "./questions.js";
 import { getState, setState } from "./state.js";
 import { rankedPlace, textPlace } from "./screen_prompt.js";
-import { wordList } from "./word_list.js";
+import { tokenList } from "./token_list.js";
 
 export function headScreen() {
   const strip = textPlace(),
@@ -45,7 +45,7 @@ function explained() {
     "p",
     { class: "note" },
     "A head says as many nats as its lens is away from the baseline lens, the one that hears nothing and always " +
-      "gives the mean prediction. It adds the words that it makes likelier than the baseline lens has them, and " +
+      "gives the mean prediction. It adds the tokens that it makes likelier than the baseline lens has them, and " +
       "suppresses those it makes less likely. The arrow keys move over the map.",
   );
 }
@@ -184,10 +184,10 @@ function whereItLooks(state, card) {
 
 // In words: a reading has the largest weights only, and its tokens cannot be chosen.
 function mostRead({ attends }) {
-  const words = attends.map(({ position, text, weight }) => ({
+  const tokens = attends.map(({ position, text, weight }) => ({
     text,
     value: weight,
     note: `at ${position}`,
   }));
-  return wordList(words, { figure: (value) => percent(value, 0), title: "attends to", most: 1 });
+  return tokenList(tokens, { figure: (value) => percent(value, 0), title: "attends to", most: 1 });
 }

@@ -1,4 +1,4 @@
-// Position x layer: what each layer says after each token, and how pinned words rise through the layers.
+// Position x layer: what each layer says after each token, and how pinned tokens rise through the layers.
 
 import { choice, make, panel } from "./dom.js";
 import { empty, place } from "./place.js";
@@ -10,7 +10,7 @@ import { setState } from "./state.js";
 import { getStatus } from "./status.js";
 
 const COLOURS = [
-  ["probability", "probability of the word"],
+  ["probability", "probability of the token"],
   ["entropy", "entropy"],
 ];
 let colouredBy = "probability";

@@ -12,7 +12,7 @@ import { aboutText, isWeakLens, readingQuestion } from "./questions.js";
 import { setState } from "./state.js";
 import { getStatus, isReady } from "./status.js";
 import { tokenStrip } from "./token_strip.js";
-import { wordList } from "./word_list.js";
+import { tokenList } from "./token_list.js";
 
 const RANKED = 14;
 let hasBegun = false;
@@ -77,7 +77,7 @@ export function textPlace() {
           chosen: reading.position,
           onchoose: choose,
         }),
-        wordList(reading.prediction.slice(0, 6), {
+        tokenList(reading.prediction.slice(0, 6), {
           title: `After “${dotted(reading.tokens[reading.position])}” it predicts`,
           figure: (value) => percent(value),
           most: 1,
@@ -123,7 +123,7 @@ function rankedHeads(state, reading, found) {
         make(
           "span",
           { class: "said" },
-          head.adds.slice(0, 5).map((word) => make("span", { class: "token" }, dotted(word.text))),
+          head.adds.slice(0, 5).map((token) => make("span", { class: "token" }, dotted(token.text))),
         ),
         make("span", { class: "number" }, figure(value(head))),
       ),

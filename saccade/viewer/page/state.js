@@ -7,7 +7,7 @@ const DEFAULTS = {
   at: "-1",
   lens: "",
   measure: "says",
-  word: "",
+  token: "",
   against: "",
   words: "",
   ablate: "zero",

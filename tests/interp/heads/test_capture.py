@@ -101,9 +101,9 @@ def test_the_direct_contributions_of_a_layer_are_those_of_its_whole_attention(mo
         heads_only = added - bias * layer.multiplier
         expected = model.final_norm.frozen(heads_only, captured.final_residual)
         expected = model.unembedding.linear(expected)
-        words = expected.argmax(-1)
-        found = direct_logits(model, captured, layer.index, words).sum(-1)
-        assert_close(found, expected.gather(-1, words[..., None])[..., 0], atol=1e-4, rtol=1e-3)
+        tokens = expected.argmax(-1)
+        found = direct_logits(model, captured, layer.index, tokens).sum(-1)
+        assert_close(found, expected.gather(-1, tokens[..., None])[..., 0], atol=1e-4, rtol=1e-3)
 
 
 def test_frozen_and_real_final_norm_agree_on_the_whole_stream(model, ids):

@@ -91,7 +91,7 @@ def test_an_encoder_is_refused():
     assert "decoder-only" in error.value.hint
 
 
-def test_a_model_that_looks_one_word_ahead_is_refused():
+def test_a_model_that_looks_one_token_ahead_is_refused():
     hf = build(tiny("llama").config)
     hf.model.norm.register_forward_hook(
         lambda _, __, output: output + torch.cat([output[:, 1:], output[:, -1:]], 1)
@@ -117,17 +117,17 @@ def test_an_encoder_decoder_is_refused():
 
 
 def test_a_stream_that_is_projected_before_it_is_unembedded_is_refused():
-    config = OPTConfig(**SMALL, ffn_dim=53, word_embed_proj_dim=26, do_layer_norm_before=False)
+    config = OPTConfig(**SMALL, ffn_dim=53, token_embed_proj_dim=26, do_layer_norm_before=False)
     with pytest.raises(ModelError, match=r"goes through decoder\.project_out, a linear map"):
         wrap_model(build(config), None, name="opt-350m")
 
 
 def test_heads_without_a_direct_path_can_be_read_but_not_attributed(ids):
-    config = OPTConfig(**SMALL, ffn_dim=53, word_embed_proj_dim=42, do_layer_norm_before=False)
+    config = OPTConfig(**SMALL, ffn_dim=53, token_embed_proj_dim=42, do_layer_norm_before=False)
     model = wrap_model(build(config), None, name="post-norm")
     assert isinstance(model.final_norm.module, nn.Identity)
     captured = capture(model, ids, residual=True)
-    with pytest.raises(ModelError, match="no direct path to the words"):
+    with pytest.raises(ModelError, match="no direct path to the tokens"):
         direct_logits(model, captured, 0, ids)
 
 
@@ -205,7 +205,7 @@ def test_heads_mixed_by_a_norm_are_refused_whatever_the_size_of_their_values(siz
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, -0.25, -3.0])
-def test_values_that_are_the_same_for_every_word_are_values(value):
+def test_values_that_are_the_same_for_every_token_are_values(value):
     hf = build(tiny("llama-biased").config)
     for layer in hf.model.layers:
         layer.self_attn.v_proj.weight.data.zero_()

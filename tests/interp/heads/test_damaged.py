@@ -82,7 +82,7 @@ def test_weights_whose_sum_overflows_are_finite(wrapped):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "tokens"),
     [
         (lambda _, w: w.round().long(), "is stored as I64, not as floating-point numbers"),
         (lambda _, w: (9 * w).to(torch.int8), "is stored as I8, not as floating-point numbers"),
@@ -92,8 +92,8 @@ def test_weights_whose_sum_overflows_are_finite(wrapped):
     ],
     ids=["int64", "int8", "bool", "zero", "huge"],
 )
-def test_weights_that_are_no_weights_are_refused(folder, spoil, words):
-    with pytest.raises(ModelError, match=words):
+def test_weights_that_are_no_weights_are_refused(folder, spoil, tokens):
+    with pytest.raises(ModelError, match=tokens):
         open_model(with_weights(folder, spoil))
 
 
@@ -121,15 +121,15 @@ def test_a_model_is_not_read_without_its_last_layers(folder):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "tokens"),
     [
         ({"intermediate_size": 100}, "its weights have other sizes than its config says"),
         ({"vocab_size": 600}, "its weights have other sizes than its config says"),
         ({"use_cache": "x"}, "Field 'use_cache' expected bool, got str"),
     ],
 )
-def test_a_config_that_does_not_fit_its_weights_is_told_in_a_line(folder, changed, words):
-    with pytest.raises(ModelError, match=words) as error:
+def test_a_config_that_does_not_fit_its_weights_is_told_in_a_line(folder, changed, tokens):
+    with pytest.raises(ModelError, match=tokens) as error:
         open_model(with_config(folder, **changed))
     assert "\n" not in str(error.value)
 

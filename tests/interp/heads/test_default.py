@@ -67,9 +67,9 @@ class Loader:
         return tiny("llama")
 
 
-class Words:
+class Tokens:
     @classmethod
-    def from_pretrained(cls, *_: object, **__: object) -> "Words":
+    def from_pretrained(cls, *_: object, **__: object) -> "Tokens":
         return cls()
 
     def save_pretrained(self, folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_without_gguf_the_package_is_named(package, monkeypatch):
 
 def test_it_is_converted_once(package, monkeypatch):
     monkeypatch.setattr(default, "AutoModelForCausalLM", Loader)
-    monkeypatch.setattr(default, "AutoTokenizer", Words)
+    monkeypatch.setattr(default, "AutoTokenizer", Tokens)
     monkeypatch.setattr(Loader, "calls", 0)
     has_gguf(monkeypatch, object())
     assert not default.is_converted()
@@ -112,7 +112,7 @@ def test_a_conversion_that_fails_leaves_nothing(package, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(default, "AutoModelForCausalLM", Loader)
-    monkeypatch.setattr(default, "AutoTokenizer", Words)
+    monkeypatch.setattr(default, "AutoTokenizer", Tokens)
     has_gguf(monkeypatch, object())
     monkeypatch.setattr(default, "save_file", full)
     with pytest.raises(KeyboardInterrupt):
@@ -149,15 +149,15 @@ class Loader:
         time.sleep(0.3)
         return tiny("llama")
 
-class Words:
+class Tokens:
     @staticmethod
     def from_pretrained(*_, **__):
-        return Words()
+        return Tokens()
 
     def save_pretrained(self, folder):
         (folder / "tokenizer.json").write_text("{}")
 
-default.AutoModelForCausalLM, default.AutoTokenizer = Loader, Words
+default.AutoModelForCausalLM, default.AutoTokenizer = Loader, Tokens
 default._packaged_file = lambda: root / "model.gguf"
 default.converted_folder = lambda: default.cache_dir() / "models" / "tiny"
 
@@ -203,7 +203,7 @@ def test_the_real_default_model_knows_where_the_eiffel_tower_is():
     ids = model.encode("The Eiffel Tower is located in the city of")
     captured = capture(model, ids, layers=[23])
     best = model.unembedding.logits(captured.final[:, -1]).argmax(-1)
-    assert model.words(best) == [" Paris"]
+    assert model.tokens(best) == [" Paris"]
     layer, z = model.layer(23), captured.z[23]
     torch.testing.assert_close(
         head_outputs(layer, z).sum(-2), layer.projection(z.flatten(-2)), atol=1e-4, rtol=1e-3
@@ -221,7 +221,7 @@ def test_no_code_beside_the_file_runs_when_it_is_converted(package, monkeypatch)
         return type("Told", (), {"from_pretrained": staticmethod(from_pretrained)})
 
     monkeypatch.setattr(default, "AutoModelForCausalLM", told(Loader))
-    monkeypatch.setattr(default, "AutoTokenizer", told(Words))
+    monkeypatch.setattr(default, "AutoTokenizer", told(Tokens))
     has_gguf(monkeypatch, object())
     default.default_source()
     assert trusted == [False, False]

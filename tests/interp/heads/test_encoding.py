@@ -5,18 +5,18 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from saccade.interp.heads.model import Encoding, show_words, text_ids
+from saccade.interp.heads.model import Encoding, show_tokens, text_ids
 
 BOS, EOS, EXTRA = 1, 2, 3
-WORDS = {"<unk>": 0, "<s>": BOS, "</s>": EOS, "<chat>": EXTRA, "a": 5, "cat": 7, "sat": 11}
+TOKENS = {"<unk>": 0, "<s>": BOS, "</s>": EOS, "<chat>": EXTRA, "a": 5, "cat": 7, "sat": 11}
 
 
 def tokenizer_with(template: str | None) -> PreTrainedTokenizerFast:
-    """A tokenizer of words that adds what a template says."""
-    backend = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
+    """A tokenizer of tokens that adds what a template says."""
+    backend = Tokenizer(models.TokenLevel(TOKENS, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     if template is not None:
-        special = [(name, WORDS[name]) for name in ("<s>", "</s>", "<chat>")]
+        special = [(name, TOKENS[name]) for name in ("<s>", "</s>", "<chat>")]
         backend.post_processor = processors.TemplateProcessing(
             single=template, special_tokens=special
         )
@@ -70,25 +70,25 @@ def test_a_prompt_of_the_little_model_is_what_its_tokenizer_makes_of_it(stories)
 
 
 def plain_tokenizer() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, ".": 2}, unk_token="<unk>"))
+    backend = Tokenizer(models.TokenLevel({"<unk>": 0, "a": 1, ".": 2}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
 
 
-def test_the_first_and_the_last_word_are_words_and_what_is_beside_them_has_a_number():
+def test_the_first_and_the_last_token_are_tokens_and_what_is_beside_them_has_a_number():
     tokenizer = plain_tokenizer()
     assert len(tokenizer) == 3
-    assert [each.strip() for each in show_words(tokenizer, [0, 2])] == ["<unk>", "."]
-    assert show_words(tokenizer, [-1, 3]) == ["<-1>", "<3>"]
+    assert [each.strip() for each in show_tokens(tokenizer, [0, 2])] == ["<unk>", "."]
+    assert show_tokens(tokenizer, [-1, 3]) == ["<-1>", "<3>"]
 
 
 def test_a_full_stop_keeps_its_space():
     tokenizer = plain_tokenizer()
     assert tokenizer.decode([1, 2], clean_up_tokenization_spaces=True) == "a."
-    assert show_words(tokenizer, [2]) == [" ."]
+    assert show_tokens(tokenizer, [2]) == [" ."]
 
 
 def test_ids_of_a_tokenizer_with_gaps_are_shown_by_their_token():
     tokenizer = tokenizer_with(None)
-    assert len(tokenizer) == 7 < WORDS["sat"]
-    assert [each.strip() for each in show_words(tokenizer, [7, 11, 4])] == ["cat", "sat", "<4>"]
+    assert len(tokenizer) == 7 < TOKENS["sat"]
+    assert [each.strip() for each in show_tokens(tokenizer, [7, 11, 4])] == ["cat", "sat", "<4>"]

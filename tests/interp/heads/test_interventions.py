@@ -141,7 +141,7 @@ def test_a_change_at_one_position_leaves_the_earlier_ones_alone(model, ids):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_text_is_changed_at_the_same_words_as_alone(model, ids, side):
+def test_a_padded_text_is_changed_at_the_same_tokens_as_alone(model, ids, side):
     short = 7
     pad = torch.zeros(1, ids.shape[1] - short, dtype=torch.long)
     row = [pad, ids[:1, :short]] if side == "left" else [ids[:1, :short], pad]
@@ -196,7 +196,7 @@ def generated(model, ids, mask=None, **options):
 
 
 def test_generation_with_a_cache_is_generation_without_one(model, ids):
-    """Positions are those of the whole text: prompt, first new word, and one later."""
+    """Positions are those of the whole text: prompt, first new token, and one later."""
     n = ids.shape[1]
     changes = [
         Scale(LAYER, HEAD, -2.0),
@@ -216,7 +216,7 @@ def test_generation_with_a_cache_is_generation_without_one(model, ids):
 
 def test_while_generating_negative_positions_count_from_the_end_of_the_prompt(model, ids):
     mask = torch.ones(ids.shape, dtype=torch.bool)
-    mask[0, :4] = False  # its prompt has 7 words: -2 is the word 5; the other's is the word 9
+    mask[0, :4] = False  # its prompt has 7 tokens: -2 is the token 5; the other's is the token 9
     push = vector(model.layer(LAYER).d_head)
     with intervene(model, InjectHead(LAYER, HEAD, push, 4.0, positions=[-2])) as touched:
         found = generated(model, ids, mask)

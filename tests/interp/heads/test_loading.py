@@ -38,11 +38,11 @@ from saccade.interp.heads.capture import capture
 from saccade.interp.heads.loading import refuse_other_kinds
 from saccade.interp.heads.model import open_model
 
-WORDS = ["[UNK]", "the", "cat", "sat", "on", "mat", "a"]
+TOKENS = ["[UNK]", "the", "cat", "sat", "on", "mat", "a"]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
+    inner = Tokenizer(models.TokenLevel({token: i for i, token in enumerate(TOKENS)}, "[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
 
@@ -203,7 +203,7 @@ def test_a_model_too_large_for_the_memory_is_told_with_what_makes_it_smaller(
     assert "bfloat16" in raised.value.hint and "device_map" in raised.value.hint
 
 
-def test_an_error_without_words_is_told_by_its_class_and_a_long_one_is_cut(saved, monkeypatch):
+def test_an_error_without_tokens_is_told_by_its_class_and_a_long_one_is_cut(saved, monkeypatch):
     broken(monkeypatch, OSError())
     with pytest.raises(ModelError, match=r"OSError: no reason given$") as raised:
         open_model(saved)
@@ -339,7 +339,7 @@ def test_a_download_that_breaks_off_is_told_in_one_line(tmp_path, monkeypatch):
         """What an HTTP library might raise."""
 
     def broken(*_: object, **__: object) -> None:
-        raise BrokenError("peer closed the connection\nwithout a word")
+        raise BrokenError("peer closed the connection\nwithout a token")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", broken)
     monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: None)
@@ -391,7 +391,7 @@ def test_a_hub_that_cannot_be_reached_is_told_within_seconds(monkeypatch, answer
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if answers:
-            server.listen()  # takes the call and never says a word
+            server.listen()  # takes the call and never says a token
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr(constants, "ENDPOINT", address)
         monkeypatch.setattr("saccade.interp.heads.loading.HUB_TIMEOUT", 0.5)

@@ -1,4 +1,4 @@
-"""What a LanguageModel says about itself, and how it reads and shows words."""
+"""What a LanguageModel says about itself, and how it reads and shows tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from saccade.interp.heads.model import LanguageModel, wrap_model
 
 
 @pytest.fixture(scope="module")
-def with_words() -> LanguageModel:
+def with_tokens() -> LanguageModel:
     """A tiny Llama with a byte-level tokenizer: ids 0 to 255 are bytes, then a few words."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:90]
     pieces = [*alphabet, "Ġt", "Ġth", "Ġthe"]
@@ -68,36 +68,36 @@ def test_fingerprints_tell_weights_apart(llama, wrapped):
     assert len(llama.fingerprint) == 16
 
 
-def test_encode_gives_what_the_tokenizer_gives(with_words):
-    ids = with_words.encode(" the the")
-    assert ids.tolist() == [with_words.tokenizer(" the the").input_ids]
-    assert capture(with_words, ids).final.shape[:2] == ids.shape
+def test_encode_gives_what_the_tokenizer_gives(with_tokens):
+    ids = with_tokens.encode(" the the")
+    assert ids.tolist() == [with_tokens.tokenizer(" the the").input_ids]
+    assert capture(with_tokens, ids).final.shape[:2] == ids.shape
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_empty_text_is_refused(with_words, text):
+def test_an_empty_text_is_refused(with_tokens, text):
     with pytest.raises(UsageError, match="the text is empty"):
-        with_words.encode(text)
+        with_tokens.encode(text)
 
 
-def test_a_text_longer_than_the_context_is_refused_with_both_numbers(with_words, capfd):
+def test_a_text_longer_than_the_context_is_refused_with_both_numbers(with_tokens, capfd):
     with pytest.raises(UsageError, match=f"it has 80 tokens, and tiny reads at most {POSITIONS}"):
-        with_words.encode(" the" * 80)
+        with_tokens.encode(" the" * 80)
     assert capfd.readouterr() == ("", "")
 
 
-def test_words_keep_their_leading_space(with_words):
-    assert "".join(with_words.words(with_words.encode(" the the")[0])) == " the the"
-    assert with_words.words(with_words.encode(" the")[0]) == [" the"]
+def test_tokens_keep_their_leading_space(with_tokens):
+    assert "".join(with_tokens.tokens(with_tokens.encode(" the the")[0])) == " the the"
+    assert with_tokens.tokens(with_tokens.encode(" the")[0]) == [" the"]
 
 
-def test_bytes_that_are_no_text_are_shown_as_the_tokenizers_piece(with_words):
-    half = with_words.tokenizer.convert_tokens_to_ids("Ã")  # the first of two bytes of "é"
-    assert with_words.words([half]) == ["Ã"]
+def test_bytes_that_are_no_text_are_shown_as_the_tokenizers_piece(with_tokens):
+    half = with_tokens.tokenizer.convert_tokens_to_ids("Ã")  # the first of two bytes of "é"
+    assert with_tokens.tokens([half]) == ["Ã"]
 
 
-def test_rows_of_the_matrix_that_are_no_words_are_shown_by_number(with_words):
-    assert with_words.words([VOCAB + 5]) == [f"<{VOCAB + 5}>"]
+def test_rows_of_the_matrix_that_are_no_tokens_are_shown_by_number(with_tokens):
+    assert with_tokens.tokens([VOCAB + 5]) == [f"<{VOCAB + 5}>"]
 
 
 def test_a_model_without_a_tokenizer_says_so(llama):
@@ -105,7 +105,7 @@ def test_a_model_without_a_tokenizer_says_so(llama):
         llama.encode("the")
 
 
-def test_the_trained_model_predicts_and_its_words_join_to_the_text(stories):
+def test_the_trained_model_predicts_and_its_tokens_join_to_the_text(stories):
     text = "Once upon a time, there was a little girl named"
     ids = stories.encode(text)
     logits = stories.unembedding.logits(capture(stories, ids).final)
@@ -113,7 +113,7 @@ def test_the_trained_model_predicts_and_its_words_join_to_the_text(stories):
         torch.testing.assert_close(logits, stories.hf(ids).logits, atol=1e-4, rtol=1e-4)
     loss = torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
     assert loss < 2.5  # a model that has learnt nothing has log(512) = 6.2
-    assert "".join(stories.words(ids[0])).endswith(text)
+    assert "".join(stories.tokens(ids[0])).endswith(text)
 
 
 @pytest.mark.parametrize("first", [None, 0, -1, 1e30, "many"], ids=str)
@@ -132,10 +132,10 @@ def test_the_probe_is_the_entropy_of_what_the_model_says_at_each_position(model)
     assert model.probe == pytest.approx(said.entropy().tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize("n_words", [7, 8, 11, 101])
-def test_the_trial_is_of_words_that_there_are_and_spares_the_first(monkeypatch, n_words):
-    embedding = torch.nn.Embedding(n_words, 3)
+@pytest.mark.parametrize("n_tokens", [7, 8, 11, 101])
+def test_the_trial_is_of_tokens_that_there_are_and_spares_the_first(monkeypatch, n_tokens):
+    embedding = torch.nn.Embedding(n_tokens, 3)
     monkeypatch.setattr(tiny("llama"), "get_input_embeddings", lambda: embedding)
     first, second = trial_ids(tiny("llama")).tolist()
     assert first[:-1] == second[:-1] and len({*first, *second}) == 6
-    assert min(first + second) > 0 and max(first + second) < n_words
+    assert min(first + second) > 0 and max(first + second) < n_tokens

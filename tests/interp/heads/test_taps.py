@@ -112,7 +112,7 @@ def test_a_model_without_attention_is_refused():
         wrap_model(build(config), None, name="mamba")
 
 
-def test_a_layer_that_counts_no_heads_leaves_the_word_to_the_config():
+def test_a_layer_that_counts_no_heads_leaves_the_token_to_the_config():
     hf = build(tiny("llama").config)
     for layer in hf.model.layers:
         layer.self_attn.num_heads = 0

@@ -44,10 +44,10 @@ def test_logits_follow_the_formula(unembedding, final, scale):
     assert_close(unembedding.linear(final), scale * (final @ unembedding.weight.T))
 
 
-def test_the_logits_of_some_words_are_those_of_all(unembedding, final):
-    words = torch.tensor([7, 0, 7])
-    assert_close(unembedding.logits(final, words=words), unembedding.logits(final)[..., words])
-    assert_close(unembedding.linear(final, words=words), unembedding.linear(final)[..., words])
+def test_the_logits_of_some_tokens_are_those_of_all(unembedding, final):
+    tokens = torch.tensor([7, 0, 7])
+    assert_close(unembedding.logits(final, tokens=tokens), unembedding.logits(final)[..., tokens])
+    assert_close(unembedding.linear(final, tokens=tokens), unembedding.linear(final)[..., tokens])
 
 
 def test_linear_shares_add_up(unembedding, final):

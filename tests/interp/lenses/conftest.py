@@ -108,7 +108,7 @@ def judged(stories, told, gathered):
 
 @pytest.fixture(scope="session")
 def tiny_llama():
-    """A random model whose sizes all differ: 6 heads of 10, 48 wide, 101 words."""
+    """A random model whose sizes all differ: 6 heads of 10, 48 wide, 101 tokens."""
     from families import tiny
 
     from saccade.interp.heads.model import wrap_model

@@ -265,8 +265,8 @@ def test_abandoned_checkpoints_are_removed_but_none_that_is_held_or_young(unfini
 
 def test_a_cache_that_is_a_file_is_told_in_one_line_before_anything_is_read(tmp_path):
     (tmp_path / "cache").write_text("a file")
-    words = r"could not write .*/unfinished/"
-    with pytest.raises(StoreError, match=words) as caught, unfinished_fit(SETTINGS):
+    tokens = r"could not write .*/unfinished/"
+    with pytest.raises(StoreError, match=tokens) as caught, unfinished_fit(SETTINGS):
         pytest.fail("the fit must not begin")
     assert "SACCADE_CACHE" in caught.value.hint and "\n" not in str(caught.value)
 

@@ -1,6 +1,6 @@
 """The closed form, each of its parts judged by torch's own solvers and by autograd.
 
-The little model has 512 words, so that sums over words are over all of them.
+The little model has 512 tokens, so that sums over tokens are over all of them.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import torch
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses import closed_form
 from saccade.interp.lenses.batches import kept_positions
-from saccade.interp.lenses.closed_form import baseline_lens, solve, word_variance
+from saccade.interp.lenses.closed_form import baseline_lens, solve, token_variance
 from saccade.interp.lenses.held_out import HeldOut
 from saccade.interp.lenses.moments import fisher_information
 from saccade.interp.lenses.statistics import Statistics
@@ -138,7 +138,7 @@ def test_the_newton_direction_solves_autograds_gradient_and_hessian(
 
 
 def test_gradient_and_hessian_in_the_coefficients_are_autograds(parts, held_out):
-    assert (held_out.words.log_weight == 0).all()  # all words: the mass is one everywhere
+    assert (held_out.tokens.log_weight == 0).all()  # all tokens: the mass is one everywhere
     terms = closed_form._terms(parts, held_out.sample.z[LAYER], held_out.vectors)
     generator = torch.Generator().manual_seed(2)
     mix = 0.5 * torch.rand(len(parts.mean), terms.shape[1], generator=generator)
@@ -160,14 +160,14 @@ def test_gradient_and_hessian_in_the_coefficients_are_autograds(parts, held_out)
         )
 
 
-def test_the_variance_of_a_words_logit_is_the_quadratic_form(stories, parts, covariances):
+def test_the_variance_of_a_tokens_logit_is_the_quadratic_form(stories, parts, covariances):
     """d_head is 8, below the rank that is kept: nothing is lost."""
     zz, zf = covariances
     assert parts.spread.shape[1] == zz.shape[-1] <= closed_form.VARIANCE_RANK
     a = closed_form._least_squares(zz, zf, closed_form.NEWTON_RIDGE)
     weight = stories.unembedding.weight.double()
     expected = torch.einsum("wd,hid,hij,hje,we->hw", weight, a, zz, a, weight)
-    found = word_variance(stories, parts.spread)
+    found = token_variance(stories, parts.spread)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-3)
 
 

@@ -100,9 +100,9 @@ def test_another_models_lenses_are_refused(stories, folder):
     with torch.no_grad():
         other.model.layers[2].self_attn.o_proj.weight[3] += 0.1
     cousin = wrap_model(other, stories.tokenizer, name="a cousin")
-    words = refused(folder, cousin)
-    assert f"was fitted for the model of {stories.name} ({stories.fingerprint})" in words
-    assert f"not for that of a cousin ({cousin.fingerprint})" in words
+    message = refused(folder, cousin)
+    assert f"was fitted for the model of {stories.name} ({stories.fingerprint})" in message
+    assert f"not for that of a cousin ({cousin.fingerprint})" in message
 
 
 def test_lenses_for_another_tokenizer_are_refused(stories, folder):
@@ -116,8 +116,8 @@ def test_lenses_for_another_tokenizer_are_refused(stories, folder):
 def test_a_truncated_file_is_refused(stories, folder, file):
     whole = (folder / file).read_bytes()
     (folder / file).write_bytes(whole[:-7])
-    words = refused(folder, stories)
-    assert f"{file} is cut short or changed: expected {len(whole)} bytes" in words
+    message = refused(folder, stories)
+    assert f"{file} is cut short or changed: expected {len(whole)} bytes" in message
 
 
 def test_a_tampered_file_is_refused(stories, folder):
@@ -251,7 +251,7 @@ def test_every_field_of_the_manifest_is_checked(stories, folder):
                     assert torch.equal(found.by_layer[layer].state_dict()[name], value)
             if not accepts_any(path):
                 accepted.append((path, wrong))
-    # What can be changed without a word: text for people, numbers in their range, metrics of
+    # What can be changed without a token: text for people, numbers in their range, metrics of
     # lenses, the probe of the model left out.
     named = {path for path, _ in accepted}
     harmless = {"model", "method", "objective", "corpus", "corpus_fingerprint", "n_tokens", "seed"}

@@ -22,7 +22,7 @@ from saccade.interp.lenses import documents as documents_module
 from saccade.interp.lenses.corpus import Corpus, read_corpus, shard, split
 
 WINDOW = 7
-WORDS = "The cat sat on the mat — naïve 日本語 😀.\n\nIt   rained,\n    all day\tlong! 1234 (so)\n"
+TOKENS = "The cat sat on the mat — naïve 日本語 😀.\n\nIt   rained,\n    all day\tlong! 1234 (so)\n"
 
 
 def like_a_model(tokenizer, *, max_positions=None, encoding=None):
@@ -43,7 +43,7 @@ def model():
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator([WORDS * 3], trainer)
+    backend.train_from_iterator([TOKENS * 3], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
     return like_a_model(tokenizer, max_positions=64)
 
@@ -76,8 +76,8 @@ def ids_of(corpus: Corpus) -> list[int]:
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_a_text_file_is_cut_into_whole_windows(model, tmp_path, name):
-    whole = plain_ids(model, WORDS)
-    corpus = read_corpus(write(tmp_path / name, WORDS), model, window=WINDOW)
+    whole = plain_ids(model, TOKENS)
+    corpus = read_corpus(write(tmp_path / name, TOKENS), model, window=WINDOW)
     kept = len(whole) // WINDOW * WINDOW
     assert ids_of(corpus) == whole[:kept]
     assert corpus.windows.shape == (kept // WINDOW, WINDOW)
@@ -87,7 +87,7 @@ def test_a_text_file_is_cut_into_whole_windows(model, tmp_path, name):
 
 
 def test_a_long_text_read_in_pieces_gives_the_ids_of_the_whole(model, tmp_path, small_pieces):
-    text = WORDS * 53
+    text = TOKENS * 53
     corpus = read_corpus(write(tmp_path / "a.txt", text), model, window=WINDOW)
     assert ids_of(corpus) == plain_ids(model, text)[: corpus.n_tokens]
 
@@ -109,7 +109,7 @@ def test_real_text_read_in_pieces_gives_the_ids_of_the_whole(stories, tmp_path):
     assert corpus.n_tokens == 100_000 // 255 * 255
 
 
-@pytest.mark.parametrize("text", [WORDS * 5, "plain words only " * 31])
+@pytest.mark.parametrize("text", [TOKENS * 5, "plain words only " * 31])
 def test_bytes_are_those_of_the_text_in_the_windows(model, tmp_path, small_pieces, text):
     for window in range(5, 11):
         corpus = read_corpus(write(tmp_path / "a.txt", text), model, window=window)
@@ -121,8 +121,8 @@ def test_bytes_are_those_of_the_text_in_the_windows(model, tmp_path, small_piece
 
 
 def test_a_text_of_whole_windows_has_all_its_bytes(model, tmp_path):
-    corpus = read_corpus(write(tmp_path / "a.txt", WORDS), model, window=1)
-    assert corpus.n_bytes == len(WORDS.encode())
+    corpus = read_corpus(write(tmp_path / "a.txt", TOKENS), model, window=1)
+    assert corpus.n_bytes == len(TOKENS.encode())
     documents = read_corpus(write(tmp_path / "b.jsonl", rows("ab cd", "日本")), model, window=1)
     assert documents.n_bytes == len("ab cd日本".encode())
 
@@ -165,14 +165,14 @@ def test_a_folder_and_a_list_of_files_are_read_in_order(model, tmp_path):
 
 def test_reading_stops_at_the_tokens_asked_for(model, tmp_path, small_pieces):
     # Far behind them the file is broken, and nobody notices.
-    file = write(tmp_path / "a.txt", (WORDS * 101).encode() + b"\0")
+    file = write(tmp_path / "a.txt", (TOKENS * 101).encode() + b"\0")
     corpus = read_corpus(file, model, window=WINDOW, max_tokens=3 * WINDOW + 2)
-    assert ids_of(corpus) == plain_ids(model, WORDS)[: 3 * WINDOW]
+    assert ids_of(corpus) == plain_ids(model, TOKENS)[: 3 * WINDOW]
 
 
 def test_a_byte_order_mark_and_line_ends_of_windows_leave_no_trace(model, tmp_path, small_pieces):
-    marked = b"\xef\xbb\xbf" + (WORDS * 7).replace("\n", "\r\n").encode()
-    plain = read_corpus(write(tmp_path / "a.txt", WORDS * 7), model, window=WINDOW)
+    marked = b"\xef\xbb\xbf" + (TOKENS * 7).replace("\n", "\r\n").encode()
+    plain = read_corpus(write(tmp_path / "a.txt", TOKENS * 7), model, window=WINDOW)
     other = read_corpus(write(tmp_path / "b.txt", marked), model, window=WINDOW)
     assert (other.fingerprint, other.n_bytes) == (plain.fingerprint, plain.n_bytes)
 
@@ -180,7 +180,7 @@ def test_a_byte_order_mark_and_line_ends_of_windows_leave_no_trace(model, tmp_pa
 def test_the_fingerprint_is_that_of_the_ids(model, tmp_path):
     one, same, other = (
         read_corpus(write(tmp_path / name, text), model, window=WINDOW)
-        for name, text in (("a.txt", WORDS), ("b.txt.gz", WORDS), ("c.txt", "X" + WORDS))
+        for name, text in (("a.txt", TOKENS), ("b.txt.gz", TOKENS), ("c.txt", "X" + TOKENS))
     )
     assert one.fingerprint == same.fingerprint != other.fingerprint
     assert len(one.fingerprint) == 16
@@ -193,7 +193,7 @@ def test_a_tokenizer_without_offsets_shares_the_bytes_out(model, tmp_path, small
 
         def __call__(self, texts, *, return_offsets_mapping, **_):
             assert not return_offsets_mapping
-            return {"input_ids": [[len(word) for word in text.split()] for text in texts]}
+            return {"input_ids": [[len(token) for token in text.split()] for text in texts]}
 
     text = "one two three four\n" * 37
     slow = like_a_model(Slow(), encoding=Encoding())
@@ -206,8 +206,8 @@ def test_a_tokenizer_written_in_python_is_read_with(tmp_path):
     from transformers import ByT5Tokenizer
 
     slow = like_a_model(ByT5Tokenizer())
-    corpus = read_corpus(write(tmp_path / "a.txt", WORDS), slow, window=1)
-    assert corpus.n_tokens == corpus.n_bytes == len(WORDS.encode())
+    corpus = read_corpus(write(tmp_path / "a.txt", TOKENS), slow, window=1)
+    assert corpus.n_tokens == corpus.n_bytes == len(TOKENS.encode())
 
 
 # -- Parts of a corpus. --
@@ -215,7 +215,7 @@ def test_a_tokenizer_written_in_python_is_read_with(tmp_path):
 
 @pytest.fixture
 def eleven(model, tmp_path) -> Corpus:
-    file = write(tmp_path / "a.txt", WORDS * 9)
+    file = write(tmp_path / "a.txt", TOKENS * 9)
     return read_corpus(file, model, window=WINDOW, max_tokens=11 * WINDOW)
 
 
@@ -259,11 +259,11 @@ def test_parts_of_a_corpus_made_by_hand_share_its_bytes():
     assert (train.n_bytes, held_out_part.n_bytes) == (30, 20)
 
 
-# -- What is refused, and with which words. --
+# -- What is refused, and with which tokens. --
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "words"),
+    ("name", "data", "tokens"),
     [
         ("a.txt", "", "a.txt holds no text"),
         ("a.jsonl", "\n\n", "a.jsonl holds no text"),
@@ -291,8 +291,8 @@ def test_parts_of_a_corpus_made_by_hand_share_its_bytes():
         ("a.gz", "x", "unsupported kind of file: .*a.gz"),
     ],
 )
-def test_text_that_cannot_be_read_is_refused(model, tmp_path, name, data, words):
-    with pytest.raises(CorpusError, match=words) as caught:
+def test_text_that_cannot_be_read_is_refused(model, tmp_path, name, data, tokens):
+    with pytest.raises(CorpusError, match=tokens) as caught:
         read_corpus(write(tmp_path / name, data), model, window=WINDOW)
     assert caught.value.hint
 
@@ -319,7 +319,7 @@ def test_a_text_shorter_than_a_window_says_how_much_is_missing(model, tmp_path):
 @pytest.mark.parametrize("cut", [slice(0, -9), slice(0, 30), slice(4, None)])
 def test_a_broken_gzip_file_is_refused(model, tmp_path, cut):
     file = tmp_path / "a.txt.gz"
-    file.write_bytes(gzip.compress((WORDS * 99).encode())[cut])
+    file.write_bytes(gzip.compress((TOKENS * 99).encode())[cut])
     with pytest.raises(CorpusError, match=r"a.txt.gz is a broken gzip file"):
         read_corpus(file, model, window=WINDOW)
 
@@ -356,20 +356,20 @@ def test_a_file_that_may_not_be_read_is_refused(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(documents_module, "open", refuse, raising=False)
     with pytest.raises(CorpusError, match=r"could not read .*a.txt: Permission denied"):
-        read_corpus(write(tmp_path / "a.txt", WORDS), model, window=WINDOW)
+        read_corpus(write(tmp_path / "a.txt", TOKENS), model, window=WINDOW)
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "tokens"),
     [
         ({"window": 65}, "a window of 65 tokens is longer than the model's context of 64"),
         ({"window": 0}, "window must be at least 1, got 0"),
         ({"window": 9, "max_tokens": 8}, "max_tokens 8 is less than one window of 9"),
     ],
 )
-def test_sizes_that_cannot_be_met_are_refused(model, tmp_path, asked, words):
-    with pytest.raises(UsageError, match=words):
-        read_corpus(write(tmp_path / "a.txt", WORDS), model, **asked)
+def test_sizes_that_cannot_be_met_are_refused(model, tmp_path, asked, tokens):
+    with pytest.raises(UsageError, match=tokens):
+        read_corpus(write(tmp_path / "a.txt", TOKENS), model, **asked)
 
 
 # -- Datasets: the package is played, so that no network is needed. --
@@ -413,7 +413,7 @@ def test_a_dataset_is_streamed_by_name(model, hub, source, expected):
 def test_an_existing_path_wins_over_a_dataset(model, hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stories").mkdir()
-    write(tmp_path / "stories" / "a.txt", WORDS)
+    write(tmp_path / "stories" / "a.txt", TOKENS)
     read_corpus("stories", model, window=WINDOW)
     assert hub == []
 
@@ -478,7 +478,7 @@ def with_bos(model) -> SimpleNamespace:
 def test_every_window_begins_as_the_tokenizer_begins_a_prompt(model, tmp_path):
     begun = with_bos(model)
     bos = begun.tokenizer.bos_token_id
-    text = WORDS * 9
+    text = TOKENS * 9
     corpus = read_corpus(write(tmp_path / "a.txt", text), begun, window=WINDOW)
     assert (corpus.windows[:, 0] == bos).all()
     assert (corpus.windows[:, 1:] != bos).all()
@@ -492,13 +492,13 @@ def test_every_window_begins_as_the_tokenizer_begins_a_prompt(model, tmp_path):
 
 def test_a_window_without_room_for_text_is_refused(model, tmp_path):
     with pytest.raises(UsageError, match="a window of 1 tokens has no room for text"):
-        read_corpus(write(tmp_path / "a.txt", WORDS), with_bos(model), window=1)
+        read_corpus(write(tmp_path / "a.txt", TOKENS), with_bos(model), window=1)
 
 
 def test_several_sources_have_the_windows_and_the_held_out_ends_of_each(model, tmp_path):
     files = [
         write(tmp_path / f"{name}.txt", text)
-        for name, text in (("a", WORDS * 41), ("b", ("X" + WORDS) * 53), ("c", "the cat " * 60))
+        for name, text in (("a", TOKENS * 41), ("b", ("X" + TOKENS) * 53), ("c", "the cat " * 60))
     ]
     alone = [read_corpus(file, model, window=WINDOW) for file in files]
     together = read_corpus(files, model, window=WINDOW)
@@ -514,7 +514,7 @@ def test_several_sources_have_the_windows_and_the_held_out_ends_of_each(model, t
 
 
 def test_the_tokens_asked_for_are_those_of_all_sources_together(model, tmp_path):
-    files = [write(tmp_path / f"{name}.txt", WORDS * 9) for name in "abc"]
+    files = [write(tmp_path / f"{name}.txt", TOKENS * 9) for name in "abc"]
     whole = read_corpus(files[0], model, window=WINDOW)
     some = read_corpus(files, model, window=WINDOW, max_tokens=whole.n_tokens + 2 * WINDOW + 1)
     assert some.n_tokens == whole.n_tokens + 2 * WINDOW
@@ -523,7 +523,7 @@ def test_the_tokens_asked_for_are_those_of_all_sources_together(model, tmp_path)
 
 
 def test_a_shard_keeps_the_held_out_windows_of_the_whole(model, tmp_path):
-    whole = read_corpus(write(tmp_path / "a.txt", WORDS * 99), model, window=WINDOW)
+    whole = read_corpus(write(tmp_path / "a.txt", TOKENS * 99), model, window=WINDOW)
     shards = [shard(whole, rank, 2) for rank in range(2)]
     assert all(each.held_out_windows().any() for each in shards)
     together = torch.empty_like(whole.held_out_windows())

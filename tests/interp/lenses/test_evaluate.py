@@ -95,7 +95,7 @@ def kl(p: list[float], q: list[float]) -> float:
 
 @torch.no_grad()
 def by_definition(lenses, corpus) -> dict[str, dict[tuple[int, int], float]]:
-    """Every measure by loops over windows, positions and lenses, one word after the other."""
+    """Every measure by loops over windows, positions and lenses, one token after the other."""
     model, figures = lenses.model, {}
     captured = capture(model, corpus.windows, residual=True)
     logits = model.hf(corpus.windows, use_cache=False).logits
@@ -109,7 +109,7 @@ def by_definition(lenses, corpus) -> dict[str, dict[tuple[int, int], float]]:
             for position in range(1, LENGTH - 1):
                 p = softmax(logits[window, position].tolist())
                 q = softmax(said[window, position, site[1]].tolist())
-                order = sorted(range(VOCAB), key=lambda word, q=q: -q[word])
+                order = sorted(range(VOCAB), key=lambda token, q=q: -q[token])
                 top, following = p.index(max(p)), int(corpus.windows[window, position + 1])
                 bits = -math.log2(q[following]) * WINDOWS * LENGTH / BYTES
                 rows.append((kl(p, q), order[0] == top, top in order[:TEN], bits))
@@ -144,16 +144,16 @@ def test_the_baseline_lens_and_the_model_are_measured_by_the_same_definitions(
     kls = [kl(softmax(row), q) for row in logits]
     assert evaluation.baseline_kl == pytest.approx(sum(kls) / len(kls), rel=1e-5)
     per_byte = WINDOWS * LENGTH / BYTES / len(following)
-    own = [-math.log2(softmax(row)[word]) for row, word in zip(logits, following, strict=True)]
+    own = [-math.log2(softmax(row)[token]) for row, token in zip(logits, following, strict=True)]
     assert evaluation.model_bits_per_byte == pytest.approx(sum(own) * per_byte, rel=1e-5)
-    baseline = -sum(math.log2(q[word]) for word in following) * per_byte
+    baseline = -sum(math.log2(q[token]) for token in following) * per_byte
     assert evaluation.baseline_bits_per_byte == pytest.approx(baseline, rel=1e-5)
 
 
 def test_a_lens_that_always_says_the_baseline_gains_nothing(model, lenses, corpus):
     silent = head_lenses(model, size=0.0)
     for lens in silent.by_layer.values():
-        lens.word_bias.data.copy_(lenses.baseline + 3.0)  # a shift of all logits changes nothing
+        lens.token_bias.data.copy_(lenses.baseline + 3.0)  # a shift of all logits changes nothing
     silent = replace(silent, baseline=lenses.baseline)
     scores = evaluate_lenses(silent, corpus, baselines=()).lenses
     torch.testing.assert_close(scores.gain, torch.zeros_like(scores.gain), atol=1e-5, rtol=0)
@@ -268,18 +268,18 @@ def test_progress_of_every_stage_ends_when_all_is_done(lenses, corpus):
     assert len(steps["scoring"]) == blocks
 
 
-def test_no_lens_is_asked_for_more_words_than_may_be_held(model, lenses, corpus, monkeypatch):
+def test_no_lens_is_asked_for_more_tokens_than_may_be_held(model, lenses, corpus, monkeypatch):
     """Nor is the model: positions x heads x vocabulary is too much for a large vocabulary."""
     n, asked = WINDOWS * (LENGTH - 2), []
     forward, logits = HeadLens.forward, type(model.unembedding).logits
 
-    def watched(self, activation, *, words=None):
-        said = forward(self, activation, words=words)
+    def watched(self, activation, *, tokens=None):
+        said = forward(self, activation, tokens=tokens)
         asked.append(said.shape[-1])
         return said
 
-    def watched_logits(self, final, *, words=None):
-        said = logits(self, final, words=words)
+    def watched_logits(self, final, *, tokens=None):
+        said = logits(self, final, tokens=tokens)
         asked.append(said.shape[-1])
         return said
 
@@ -309,7 +309,7 @@ def test_neither_groups_of_layers_nor_of_positions_change_the_figures(
 
 @torch.no_grad()
 def test_a_large_vocabulary_costs_no_digits():
-    """Judged by float64. In float32, sums over 262,144 words are off by a thousandth of a nat."""
+    """Judged by float64. In float32, sums over 262,144 tokens are off by a thousandth of a nat."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     d_vocab = 262_144
@@ -322,7 +322,7 @@ def test_a_large_vocabulary_costs_no_digits():
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    large = wrap_model(LlamaForCausalLM(config).eval(), None, name="many words")
+    large = wrap_model(LlamaForCausalLM(config).eval(), None, name="many tokens")
     lenses = head_lenses(large, size=0.5)
     windows = torch.randint(0, d_vocab, (3, 5), generator=torch.Generator().manual_seed(1))
     found = evaluate_lenses(lenses, corpus_of(windows), baselines=())
@@ -353,11 +353,11 @@ def test_states_of_few_dimensions_are_held_by_a_basis_and_others_are_not():
     assert _basis(activation[:rank], rank + 2) is None  # nothing would be saved
 
 
-def test_a_lens_that_rules_words_out_has_figures_all_the_same(model, lenses, corpus):
-    """Whole blocks of words without any probability must not give what is no number."""
+def test_a_lens_that_rules_tokens_out_has_figures_all_the_same(model, lenses, corpus):
+    """Whole blocks of tokens without any probability must not give what is no number."""
     ruled_out = head_lenses(model)
     for lens in ruled_out.by_layer.values():
-        lens.word_bias.data[:, :40] = torch.finfo(torch.float32).min / 4
+        lens.token_bias.data[:, :40] = torch.finfo(torch.float32).min / 4
     found = evaluate_lenses(
         ruled_out, corpus, baselines=(), chunk_bytes=WINDOWS * LENGTH * 6 * 4 * 8
     )
@@ -395,8 +395,8 @@ def test_tables_show_the_means_the_layers_and_the_heads(model, evaluation):
     for table in (evaluation.to_table(), evaluation.to_layer_table(), evaluation.to_head_table()):
         console.print(table)
     text = console.export_text()
-    for word in ("head x ", "logit-head", "baseline", "the model itself", "best head"):
-        assert word in text
+    for token in ("head x ", "logit-head", "baseline", "the model itself", "best head"):
+        assert token in text
     assert f"{evaluation.lenses.means['kl']:.3f}" in text
     assert evaluation.to_layer_table().row_count == model.n_layers
     assert evaluation.to_head_table().row_count == model.n_heads
@@ -423,7 +423,7 @@ def test_heads_without_a_direct_path_are_left_out_by_default_and_refused_by_name
     normed = replace(plain, layers=tuple(replace(at, reaches_stream=False) for at in plain.layers))
     baselines = evaluate_lenses(head_lenses(normed), corpus).baselines
     assert [scores.kind for scores in baselines] == ["logit"]
-    with pytest.raises(ModelError, match="no direct path to the words"):
+    with pytest.raises(ModelError, match="no direct path to the tokens"):
         baseline_lenses(normed, "logit-head")
 
 

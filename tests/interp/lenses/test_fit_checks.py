@@ -16,7 +16,7 @@ def unchecked(**settings):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "tokens"),
     [
         ({"tokens": 511}, "tokens: 511 is less than 512"),
         ({"window": 1, "rows": 0}, "window: 1 is less than 2; rows: 0 is less than 1"),
@@ -56,8 +56,8 @@ def unchecked(**settings):
         ({"positions": "first"}, "positions: 'first' is none of all, last"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_with_the_reason(stories, settings, words):
-    with pytest.raises(UsageError, match=words) as raised:
+def test_what_cannot_be_fitted_is_refused_with_the_reason(stories, settings, tokens):
+    with pytest.raises(UsageError, match=tokens) as raised:
         fit_lenses(stories, "never read.txt", unchecked(**settings))
     assert raised.value.hint
 

@@ -52,7 +52,7 @@ def in_one_go(stories, story_file, tmp_path_factory):
 
 @pytest.fixture
 def command(stories, story_file, tmp_path):
-    """The words of `saccade lens fit` for the same fit, and where it puts the lenses."""
+    """The tokens of `saccade lens fit` for the same fit, and where it puts the lenses."""
     settings = {"tokens": 1600, "window": 31, "rows": 3, "method": "polish", "steps": 3}
     given = {"corpus": story_file, "model": stories.name, "out": tmp_path / "lens", **settings}
     return ["lens", "fit", *(str(x) for k, v in given.items() for x in (f"--{k}", v))]

@@ -33,17 +33,17 @@ def test_logits_are_those_of_a_loop_over_heads_and_positions(tiny_llama, lens, n
     for position in range(n):
         for head in range(6):
             said = lens.weight[head].T @ z[position, head] + lens.bias[head]
-            expected = w_u @ said + lens.word_bias[head]
+            expected = w_u @ said + lens.token_bias[head]
             torch.testing.assert_close(found[position, head], expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("n", [FEW, MANY])
-def test_named_words_are_a_slice_of_all(tiny_llama, lens, n):
-    words = torch.tensor([100, 3, 3, 57])
+def test_named_tokens_are_a_slice_of_all(tiny_llama, lens, n):
+    tokens = torch.tensor([100, 3, 3, 57])
     z = activation(tiny_llama, n)
-    torch.testing.assert_close(lens(z, words=words), lens(z)[..., words], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lens(z, tokens=tokens), lens(z)[..., tokens], atol=1e-5, rtol=1e-5)
     dense = DenseHeadLens.start(tiny_llama, LAYER)
-    torch.testing.assert_close(dense(z, words=words), dense(z)[..., words])
+    torch.testing.assert_close(dense(z, tokens=tokens), dense(z)[..., tokens])
 
 
 def test_the_published_lens_starts_as_the_unembedding_of_what_the_head_writes(tiny_llama):
@@ -61,14 +61,14 @@ def test_what_the_heads_write_adds_up_to_the_projections_output(tiny_llama):
     torch.testing.assert_close(written, projected, atol=1e-5, rtol=1e-5)
 
 
-def test_an_untrained_lens_finds_every_word_as_likely(tiny_llama):
+def test_an_untrained_lens_finds_every_token_as_likely(tiny_llama):
     logits = HeadLens.start(tiny_llama, LAYER)(activation(tiny_llama, FEW))
     assert (logits == 0).all()
 
 
 def test_the_models_own_weights_are_neither_trained_nor_stored(tiny_llama):
     lens = HeadLens.start(tiny_llama, LAYER)
-    assert set(lens.state_dict()) == {"weight", "bias", "word_bias"}
+    assert set(lens.state_dict()) == {"weight", "bias", "token_bias"}
     assert set(DenseHeadLens.start(tiny_llama, LAYER).state_dict()) == {"weight", "bias"}
     lens(activation(tiny_llama, FEW)).sum().backward()
     assert tiny_llama.unembedding.weight.grad is None

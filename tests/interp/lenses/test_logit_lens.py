@@ -55,12 +55,12 @@ def test_before_the_last_layer_it_norms_the_stream_of_its_own_layer(model, ids):
 
 
 @torch.no_grad()
-def test_logits_of_some_words_are_those_of_all(model, ids):
+def test_logits_of_some_tokens_are_those_of_all(model, ids):
     captured = capture(model, ids, residual=True)
-    words = torch.tensor([11, 5, 97])
+    tokens = torch.tensor([11, 5, 97])
     for kind in (LogitLens, HeadLogitLens):
         lens, activation = kind.start(model, 1), activation_at(model, captured, 1, kind.site)
-        torch.testing.assert_close(lens(activation, words=words), lens(activation)[..., words])
+        torch.testing.assert_close(lens(activation, tokens=tokens), lens(activation)[..., tokens])
 
 
 @torch.no_grad()

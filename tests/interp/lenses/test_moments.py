@@ -31,7 +31,7 @@ def plain_lens(stories, statistics) -> HeadLens:
     lens = HeadLens.start(stories, LAYER)
     lens.weight.data.zero_()
     lens.bias.data.zero_()
-    lens.word_bias.data.copy_(baseline_lens(statistics).expand_as(lens.word_bias))
+    lens.token_bias.data.copy_(baseline_lens(statistics).expand_as(lens.token_bias))
     return lens.requires_grad_(False)
 
 
@@ -105,11 +105,11 @@ def test_on_text_it_never_saw_matching_gains_on_the_mixture_it_starts_from(
     assert gain["matched"] > 1.02 * gain["mixed"]
 
 
-def test_the_same_seed_gives_the_same_words_and_another_gives_others(
+def test_the_same_seed_gives_the_same_tokens_and_another_gives_others(
     stories, gathered, monkeypatch
 ):
-    monkeypatch.setattr(moments, "N_WORDS", 101)
+    monkeypatch.setattr(moments, "N_TOKENS", 101)
     baseline = baseline_lens(gathered.statistics)
-    one, again, other = (Matching.of(stories, baseline, seed=seed).words.ids for seed in (1, 1, 2))
+    one, again, other = (Matching.of(stories, baseline, seed=seed).tokens.ids for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)

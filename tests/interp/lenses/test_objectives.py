@@ -9,12 +9,12 @@ from torch.nn import functional
 from saccade.errors import UsageError
 from saccade.interp.lenses.gradient import Target, find_objective, objectives, register_objective
 
-POSITIONS, HEADS, WORDS, LENGTH = 5, 3, 23, 7
+POSITIONS, HEADS, TOKENS, LENGTH = 5, 3, 23, 7
 
 
 @pytest.fixture(scope="module")
 def logits():
-    return 2 * torch.randn(POSITIONS, HEADS, WORDS, generator=torch.Generator().manual_seed(1))
+    return 2 * torch.randn(POSITIONS, HEADS, TOKENS, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,9 @@ def target():
     generator = torch.Generator().manual_seed(2)
     seen = torch.tensor([1, 2, 4, 7, 3])
     return Target(
-        log_probs=torch.randn(POSITIONS, WORDS, generator=generator).log_softmax(-1),
-        next_ids=torch.randint(WORDS, (POSITIONS,), generator=generator),
-        input_ids=torch.randint(WORDS, (POSITIONS, LENGTH), generator=generator),
+        log_probs=torch.randn(POSITIONS, TOKENS, generator=generator).log_softmax(-1),
+        next_ids=torch.randint(TOKENS, (POSITIONS,), generator=generator),
+        input_ids=torch.randint(TOKENS, (POSITIONS, LENGTH), generator=generator),
         input_mask=torch.arange(LENGTH) < seen[:, None],
     )
 
@@ -51,20 +51,20 @@ def test_cross_entropy_is_torchs_own(logits, target):
     torch.testing.assert_close(find_objective("cross-entropy")(logits, target), expected)
 
 
-def test_input_is_the_mean_surprise_of_the_words_so_far_by_loops(logits, target):
+def test_input_is_the_mean_surprise_of_the_tokens_so_far_by_loops(logits, target):
     found = find_objective("input")(logits, target)
     for position in range(POSITIONS):
-        words = [
-            int(word)
-            for word, seen in zip(
+        tokens = [
+            int(token)
+            for token, seen in zip(
                 target.input_ids[position], target.input_mask[position], strict=True
             )
             if seen
         ]
         for head in range(HEADS):
             powers = [math.exp(each) for each in logits[position, head].tolist()]
-            surprise = [-math.log(powers[word] / sum(powers)) for word in words]
-            expected = sum(surprise) / len(words)
+            surprise = [-math.log(powers[token] / sum(powers)) for token in tokens]
+            expected = sum(surprise) / len(tokens)
             assert float(found[position, head]) == pytest.approx(expected, rel=1e-5)
 
 

@@ -206,8 +206,8 @@ def test_it_can_be_trained_and_cannot_be_polished(stories, story_file, ridge):
     trained = fit_lenses(stories, story_file, config)
     assert set(trained.by_layer) == {1} and trained.statistics is None
     assert bool(trained.by_layer[1].weight.abs().sum() > 0)
-    words = "a ridge lens cannot be fitted by polish; use closed-form or train"
-    with pytest.raises(UsageError, match=words):
+    tokens = "a ridge lens cannot be fitted by polish; use closed-form or train"
+    with pytest.raises(UsageError, match=tokens):
         fit_lenses(stories, story_file, replace(config, method="polish"))
     assert "ridge" in fitted_kinds()
 
@@ -308,8 +308,8 @@ class ShiftedLens(LogitLens):
         width = self.unembedding.weight.shape[1]
         self.shift = lens.new_parameter(width, like=self.unembedding.weight)
 
-    def forward(self, activation, *, words=None):
-        return super().forward(activation + self.shift, words=words)
+    def forward(self, activation, *, tokens=None):
+        return super().forward(activation + self.shift, tokens=tokens)
 
     @classmethod
     def methods(cls):
@@ -374,14 +374,14 @@ def test_sums_of_its_own_are_those_of_the_text_it_is_fitted_on(stories, corpus):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "tokens"),
     [
         (lambda cls, model: {0: cls.start(model, 0)}, r"got \{0: 'Strange'\}"),
         (lambda _, model: {k: LogitLens.start(model, k) for k in range(5)}, "0: 'LogitLens'"),
     ],
     ids=["layers", "kind"],
 )
-def test_what_could_not_be_loaded_again_is_refused(stories, story_file, given, words, tmp_path):
+def test_what_could_not_be_loaded_again_is_refused(stories, story_file, given, tokens, tmp_path):
     class Strange(ShiftedLens):
         @classmethod
         def solve(cls, fit):
@@ -389,7 +389,7 @@ def test_what_could_not_be_loaded_again_is_refused(stories, story_file, given, w
 
     register_lens(Strange)
     config = FitConfig(**SMALL, kind="shifted")
-    with pytest.raises(LensError, match=words) as raised:
+    with pytest.raises(LensError, match=tokens) as raised:
         fit_lenses(stories, story_file, config, save_to=tmp_path / "lens")
     assert "has to give a Strange for each of the layers [0, 1, 2, 3, 4]" in str(raised.value)
     assert raised.value.hint and not (tmp_path / "lens").exists()

@@ -9,11 +9,11 @@ from saccade.distributed import Processes
 from saccade.interp.lenses import gather as checkpoints
 from saccade.interp.lenses.closed_form import solve
 from saccade.interp.lenses.gather import Checkpoint
-from saccade.interp.lenses.held_out import Words, sample_words
+from saccade.interp.lenses.held_out import SampledTokens, sample_tokens
 from saccade.interp.lenses.polish import LayerState, PolishConfig, gradient_of, polish
 
 LAYER = 2
-CONFIG = PolishConfig(steps=12, rows=7, words=384)
+CONFIG = PolishConfig(steps=12, rows=7, tokens=384)
 
 
 @pytest.fixture(scope="module")
@@ -62,45 +62,47 @@ def exact(stories, state, sample, teacher):
     weight = state.weight.clone().requires_grad_()
     said = torch.einsum("nhi,hij,hjd->nhd", z - state.mean, state.whiten, weight[:, :-1])
     said = said + weight[:, -1]
-    logits = said @ stories.unembedding.weight.T + lens.word_bias
+    logits = said @ stories.unembedding.weight.T + lens.token_bias
     target = teacher[:, None].expand_as(logits)
     kl = torch.nn.functional.kl_div(logits.log_softmax(-1), target, reduction="sum")
     kl.backward()
     return weight.grad
 
 
-def drawn(stories, state, sample, teacher, *, n_words, draws):
+def drawn(stories, state, sample, teacher, *, n_tokens, draws):
     for seed in range(draws):
         generator = torch.Generator().manual_seed(seed)
-        words = sample_words(teacher.amax(0), teacher.mean(0), n_words=n_words, generator=generator)
-        vectors, p = stories.unembedding.weight[words.ids], teacher[:, words.ids]
-        yield gradient_of(state, sample.z[LAYER], vectors, words, p * words.log_weight.exp())
+        tokens = sample_tokens(
+            teacher.amax(0), teacher.mean(0), n_tokens=n_tokens, generator=generator
+        )
+        vectors, p = stories.unembedding.weight[tokens.ids], teacher[:, tokens.ids]
+        yield gradient_of(state, sample.z[LAYER], vectors, tokens, p * tokens.log_weight.exp())
 
 
-def test_with_all_words_the_gradient_is_autograds(stories, state, sample, teacher, exact):
-    every = Words(torch.arange(512), torch.zeros(512))
+def test_with_all_tokens_the_gradient_is_autograds(stories, state, sample, teacher, exact):
+    every = SampledTokens(torch.arange(512), torch.zeros(512))
     weight = stories.unembedding.weight
     found = gradient_of(state, sample.z[LAYER], weight, every, teacher)
     torch.testing.assert_close(found, exact, atol=1e-3, rtol=1e-3)
     assert exact.norm() > 1
 
 
-def test_over_draws_of_half_the_words_the_mean_gradient_is_the_exact_one(
+def test_over_draws_of_half_the_tokens_the_mean_gradient_is_the_exact_one(
     stories, state, sample, teacher, exact
 ):
     draws = 101
-    found = torch.stack(list(drawn(stories, state, sample, teacher, n_words=256, draws=draws)))
+    found = torch.stack(list(drawn(stories, state, sample, teacher, n_tokens=256, draws=draws)))
     error = (found.mean(0) - exact).norm()
     expected = found.std(0).norm() / draws**0.5
     assert 0 < expected < 0.01 * exact.norm()
     assert error < 2 * expected
 
 
-def test_with_few_words_the_mean_gradient_still_points_the_same_way(
+def test_with_few_tokens_the_mean_gradient_still_points_the_same_way(
     stories, state, sample, teacher, exact
 ):
-    """A softmax over drawn words is a ratio of sums: not without bias, but nearly so."""
-    found = torch.stack(list(drawn(stories, state, sample, teacher, n_words=128, draws=101)))
+    """A softmax over drawn tokens is a ratio of sums: not without bias, but nearly so."""
+    found = torch.stack(list(drawn(stories, state, sample, teacher, n_tokens=128, draws=101)))
     cosine = torch.cosine_similarity(found.mean(0).flatten(), exact.flatten(), dim=0)
     assert cosine > 0.98
 
@@ -140,7 +142,7 @@ def test_no_head_ends_worse_on_the_held_out_text(closed, polished, held_out):
 def test_a_ruinous_step_size_leaves_every_lens_as_it_was(
     stories, closed, gathered, held_out, train
 ):
-    config = PolishConfig(steps=4, rows=7, words=384, learning_rate=1e4)
+    config = PolishConfig(steps=4, rows=7, tokens=384, learning_rate=1e4)
     ruined = run(stories, copy.deepcopy(closed), gathered, held_out, train, config=config)
     for layer, lens in ruined.items():
         z = held_out.sample.z[layer]
@@ -163,7 +165,7 @@ def test_the_same_seed_gives_the_same_lenses_and_another_does_not(
 ):
     again = run(stories, copy.deepcopy(closed), gathered, held_out, train)
     assert all(map(torch.equal, states(again), states(polished)))
-    config = PolishConfig(steps=12, rows=7, words=384, seed=1)
+    config = PolishConfig(steps=12, rows=7, tokens=384, seed=1)
     other = run(stories, copy.deepcopy(closed), gathered, held_out, train, config=config)
     assert not any(torch.equal(other[k].weight, polished[k].weight) for k in other)
 

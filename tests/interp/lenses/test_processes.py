@@ -149,7 +149,7 @@ def test_processes_that_were_stopped_at_different_steps_go_on_together(
     monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
     corpus = corpus_of(told[:12, :WINDOW])
     closed = solve(models[0], gathered.statistics, held_out)
-    config = PolishConfig(rows=4, steps=6, words=384)
+    config = PolishConfig(rows=4, steps=6, tokens=384)
 
     def work(model, processes, *, limit=99, folder=tmp_path):
         lenses = {LAYER: copy.deepcopy(closed[LAYER])}

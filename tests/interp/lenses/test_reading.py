@@ -12,7 +12,7 @@ TEXT = "w17 w3 w41 w5 w29 w97"
 
 
 def tiny_model():
-    """A random llama whose words are w0 to w100, split at spaces."""
+    """A random llama whose tokens are w0 to w100, split at spaces."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -32,8 +32,8 @@ def tiny_model():
         initializer_range=0.3,
     )
     hf = AutoModelForCausalLM.from_config(config)
-    words = {f"w{n}": n for n in range(VOCAB)}
-    backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokens = {f"w{n}": n for n in range(VOCAB)}
+    backend = Tokenizer(models.TokenLevel(tokens, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0")
     return wrap_model(hf, tokenizer, name="tiny")
@@ -130,56 +130,56 @@ def softmax_by_hand(logits):
 
 
 def chances_by_loops(lenses, z, layer, head):
-    """p of every word under one lens: W_U (A z + b) + c, then a softmax, number by number."""
+    """p of every token under one lens: W_U (A z + b) + c, then a softmax, number by number."""
     lens, rows = lenses.by_layer[layer], lenses.model.unembedding.weight.tolist()
     weight, bias = lens.weight[head].tolist(), lens.bias[head].tolist()
     hidden = [
         bias[d] + sum(z[layer][head][i].item() * weight[i][d] for i in range(D_HEAD))
         for d in range(D_MODEL)
     ]
-    word_bias = lens.word_bias[head].tolist()
+    token_bias = lens.token_bias[head].tolist()
     return softmax_by_hand(
         [
-            word_bias[w] + sum(a * b for a, b in zip(rows[w], hidden, strict=True))
+            token_bias[w] + sum(a * b for a, b in zip(rows[w], hidden, strict=True))
             for w in range(VOCAB)
         ]
     )
 
 
 @pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 5), (2, 3)])
-def test_what_a_head_says_agrees_with_loops_over_the_words(lenses, reading, run, layer, head):
+def test_what_a_head_says_agrees_with_loops_over_the_tokens(lenses, reading, run, layer, head):
     p = chances_by_loops(lenses, run["z"], layer, head)
     usual = [math.exp(each) for each in lenses.baseline.tolist()]
     shares = [a * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     drops = [b * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     read = reading.at(layer, head)
     assert read.says == pytest.approx(sum(shares), rel=1e-4)
-    for words, figures, sign in (
+    for tokens, figures, sign in (
         (read.predicts, p, 1),
         (read.adds, shares, 1),
         (read.suppresses, drops, -1),
     ):
         order = sorted(range(VOCAB), key=lambda w, f=figures, s=sign: -s * f[w])[:TOP]
-        assert [word.id for word in words] == order
-        assert [word.value for word in words] == pytest.approx(
+        assert [token.id for token in tokens] == order
+        assert [token.value for token in tokens] == pytest.approx(
             [figures[w] for w in order], rel=1e-3
         )
-        assert [word.text.strip() for word in words] == [f"w{w}" for w in order]
+        assert [token.text.strip() for token in tokens] == [f"w{w}" for w in order]
 
 
-def test_an_added_word_is_likelier_than_always_and_a_suppressed_one_less(lenses, reading, run):
+def test_an_added_token_is_likelier_than_always_and_a_suppressed_one_less(lenses, reading, run):
     usual = [math.exp(each) for each in lenses.baseline.tolist()]
     p = chances_by_loops(lenses, run["z"], 1, 2)
     read = reading.at(1, 2)
     assert read.adds and read.suppresses
-    assert all(p[word.id] > usual[word.id] and word.value > 0 for word in read.adds)
-    assert all(p[word.id] < usual[word.id] and word.value < 0 for word in read.suppresses)
+    assert all(p[token.id] > usual[token.id] and token.value > 0 for token in read.adds)
+    assert all(p[token.id] < usual[token.id] and token.value < 0 for token in read.suppresses)
 
 
 def test_the_prediction_is_the_models_own(reading, run):
     p = softmax_by_hand(run["logits"].tolist())
     order = sorted(range(VOCAB), key=lambda w: -p[w])[:TOP]
-    assert [word.id for word in reading.prediction] == order
+    assert [token.id for token in reading.prediction] == order
     assert reading.prediction[0].value == pytest.approx(p[order[0]], rel=1e-4)
 
 
@@ -188,7 +188,7 @@ def frozen_by_hand(model, run, part):
     return part * scale * model.hf.model.norm.weight
 
 
-def test_contributions_sum_to_what_all_attention_adds_to_the_predicted_words_logit(
+def test_contributions_sum_to_what_all_attention_adds_to_the_predicted_tokens_logit(
     model, reading, run
 ):
     row = model.hf.lm_head.weight[reading.prediction[0].id]
@@ -208,7 +208,7 @@ def test_a_contribution_and_the_raw_unembedding_are_those_of_the_heads_own_colum
     read = reading.at(layer, head)
     assert read.contributes == pytest.approx(logits[reading.prediction[0].id], rel=1e-3)
     order = sorted(range(VOCAB), key=lambda w: -logits[w])[:TOP]
-    assert [word.id for word in read.unembedded] == order
+    assert [token.id for token in read.unembedded] == order
     assert [w.value for w in read.unembedded] == pytest.approx([logits[w] for w in order], rel=1e-3)
 
 
@@ -263,16 +263,16 @@ def test_a_position_inside_a_text_is_read_as_if_the_text_ended_there(lenses):
 
 
 def test_lenses_measured_together_say_what_they_say_alone(monkeypatch):
-    from saccade.interp.lenses import top_tokens as top_words
+    from saccade.interp.lenses import top_tokens
 
     generator = torch.Generator().manual_seed(2)
     logits = 3 * torch.randn(5, 1301, generator=generator)
     baseline = torch.randn(1301, generator=generator).log_softmax(-1)
-    together = top_words.what_is_said(logits, baseline, top=3)
-    monkeypatch.setattr(top_words, "CHUNK", 2 * 1301)  # three chunks, the last of one row
+    together = top_tokens.what_is_said(logits, baseline, top=3)
+    monkeypatch.setattr(top_tokens, "CHUNK", 2 * 1301)  # three chunks, the last of one row
     for said in (
-        top_words.what_is_said(logits, baseline, top=3),
-        *(top_words.what_is_said(logits[at : at + 1], baseline, top=3) for at in range(5)),
+        top_tokens.what_is_said(logits, baseline, top=3),
+        *(top_tokens.what_is_said(logits[at : at + 1], baseline, top=3) for at in range(5)),
     ):
         at = slice(None) if len(said.says) == 5 else int((together.says == said.says).nonzero())
         torch.testing.assert_close(said.says, together.says[at].view_as(said.says))
@@ -299,7 +299,7 @@ def test_a_lens_that_is_the_baseline_one_says_nothing():
     assert what_is_said(baseline[None] + 5.0, baseline, top=3).says.abs().item() < 1e-5
 
 
-def test_a_word_that_the_baseline_lens_has_never_seen_does_not_make_what_is_said_infinite():
+def test_a_token_that_the_baseline_lens_has_never_seen_does_not_make_what_is_said_infinite():
     from saccade.interp.lenses.top_tokens import what_is_said
 
     baseline = torch.tensor([0.5, 0.5, 0.0]).log()
@@ -326,7 +326,7 @@ def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_
         (layer, None, str(layer)) for layer in range(LAYERS)
     ]
     last = reading.at(LAYERS - 1)
-    assert [word.id for word in last.predicts] == [word.id for word in reading.prediction]
+    assert [token.id for token in last.predicts] == [token.id for token in reading.prediction]
     assert last.contributes is None and last.attends == () and last.unembedded == ()
     with pytest.raises(LensError, match="nothing here contributes directly"):
         reading.ranked("contributes")
@@ -386,7 +386,7 @@ def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
     from saccade.errors import LensError, UsageError
     from saccade.interp.lenses.reading import read
 
-    for call, kind, words in (
+    for call, kind, tokens in (
         (lambda: read(lenses, "  "), UsageError, "the text is empty"),
         (lambda: read(lenses, "w1 " * 20), UsageError, "has 20 tokens, and tiny reads at most 19"),
         (
@@ -395,7 +395,7 @@ def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
             "no position 6: the text has 6 tokens",
         ),
         (lambda: read(lenses, TEXT, position=-7), UsageError, "no position -7"),
-        (lambda: read(lenses, TEXT, top=0), UsageError, "cannot show 0 words"),
+        (lambda: read(lenses, TEXT, top=0), UsageError, "cannot show 0 tokens"),
         (lambda: reading.at(0, 6), UsageError, "no layer 0 head 6: it holds 0.0 to 2.5"),
         (lambda: reading.at(1), UsageError, "no layer 1"),
         (
@@ -404,7 +404,7 @@ def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
             "never scored",
         ),
     ):
-        with pytest.raises(kind, match=words) as caught:
+        with pytest.raises(kind, match=tokens) as caught:
             call()
         assert caught.value.hint
 

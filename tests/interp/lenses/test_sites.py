@@ -47,11 +47,11 @@ def test_the_residual_site_is_the_stream_as_a_single_head(model, captured):
     assert torch.equal(activation[LENGTH + 3, 0], captured.residual[LAYER][1, 3])
 
 
-def test_the_direct_site_gives_the_direct_logits_of_a_word(model, captured):
-    words = torch.full((BATCH, LENGTH), 17)
+def test_the_direct_site_gives_the_direct_logits_of_a_token(model, captured):
+    tokens = torch.full((BATCH, LENGTH), 17)
     activation = activation_at(model, captured, LAYER, "direct")
     logits = activation @ model.unembedding.weight[17] * model.unembedding.scale
-    expected = direct_logits(model, captured, LAYER, words).flatten(0, 1)
+    expected = direct_logits(model, captured, LAYER, tokens).flatten(0, 1)
     torch.testing.assert_close(logits, expected)
 
 

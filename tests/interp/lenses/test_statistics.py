@@ -212,17 +212,17 @@ def test_sums_stored_before_about_zero_and_in_float64_are_read_and_merged(
     assert_same(read.merge(other), statistics, scatter=5e-7)
 
 
-def test_word_probabilities_are_held_a_few_positions_at_a_time(
+def test_token_probabilities_are_held_a_few_positions_at_a_time(
     tiny_llama, texts, statistics, monkeypatch
 ):
-    """For a vocabulary of 262,144 words those of a batch would be two gigabytes."""
+    """For a vocabulary of 262,144 tokens those of a batch would be two gigabytes."""
     monkeypatch.setattr(sums, "PREDICTED_BYTES", 5 * 101 * 4)
-    monkeypatch.setattr(sums, "WORDS_AT_ONCE", 13)
+    monkeypatch.setattr(sums, "TOKENS_AT_ONCE", 13)
     asked, logits = [], type(tiny_llama.unembedding).logits
 
-    def watched(self, final, *, words=None):
+    def watched(self, final, *, tokens=None):
         asked.append(len(final))
-        return logits(self, final, words=words)
+        return logits(self, final, tokens=tokens)
 
     monkeypatch.setattr(type(tiny_llama.unembedding), "logits", watched)
     found = sums_of(tiny_llama, texts)

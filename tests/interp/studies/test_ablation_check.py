@@ -31,7 +31,7 @@ class Oracle(Lens):
     def start(cls, model, layer):
         raise NotImplementedError
 
-    def forward(self, activation, *, words=None):
+    def forward(self, activation, *, tokens=None):
         stage, said = self.stage, []
         rows = activation.unflatten(0, (stage.n_windows, -1))
         for head in range(activation.shape[1]):
@@ -67,7 +67,7 @@ def test_the_model_answers_as_an_intervention_on_all_of_it_does(stories, stage):
     change = Ablate(stage.layer, head, by="mean", value=stage.mean[head])
     with intervene(stories, change):
         final = capture(stories, stage.rerun.ids, layers=[]).final[:, FIRST:]
-    expected = stories.unembedding.logits(final.flatten(0, 1), words=stage.words.ids)
+    expected = stories.unembedding.logits(final.flatten(0, 1), tokens=stage.tokens.ids)
     torch.testing.assert_close(stage.answer(head, everywhere), expected, rtol=1e-4, atol=1e-3)
 
 
@@ -77,7 +77,7 @@ def test_a_direct_lens_hears_the_head_as_a_capture_of_the_run_does(stories, stag
     lens = HeadLogitLens.start(stories, stage.layer)
     captured = capture(stories, stage.rerun.ids, layers=[stage.layer], residual=True)
     direct = direct_states(stories, captured, stage.layer)[:, FIRST:].flatten(0, 1)
-    expected = lens(direct, words=stage.words.ids)
+    expected = lens(direct, tokens=stage.tokens.ids)
     torch.testing.assert_close(stage.said(lens, stage.z), expected, rtol=1e-4, atol=1e-4)
 
 

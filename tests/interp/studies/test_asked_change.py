@@ -99,7 +99,7 @@ def test_what_cannot_be_made_is_refused(stories, reference):
         activation(stories, reference, AskedChange(kind="scale", layer=1, factor=2.0))
 
 
-def test_words_of_a_prompt_stand_for_their_last_token(stories):
+def test_tokens_of_a_prompt_stand_for_their_last_token(stories):
     ids = stories.encode(PROMPT)[0]
     place = last_token_of(stories, PROMPT, "big red")
     read = stories.tokenizer.decode(ids[: len(ids) + place + 1], skip_special_tokens=True)

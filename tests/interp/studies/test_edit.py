@@ -66,21 +66,21 @@ def edit(stories):
     )
 
 
-def test_a_memory_through_the_unembedding_raises_its_words_above_all_others(stories):
-    words = memory_words(stories, "dog")
-    memory = unembedding_memory(stories, words)
+def test_a_memory_through_the_unembedding_raises_its_tokens_above_all_others(stories):
+    tokens = memory_words(stories, "dog")
+    memory = unembedding_memory(stories, tokens)
     assert float(memory.norm()) == pytest.approx(1)
     said = stories.unembedding.linear(memory)
     weight = stories.unembedding.weight
-    by_loop = sum(weight[word] - weight.mean(0) for word in words)
+    by_loop = sum(weight[token] - weight.mean(0) for token in tokens)
     assert_close(memory, by_loop / by_loop.norm())
-    assert {*said.topk(len(words)).indices.tolist()} & {*words}
+    assert {*said.topk(len(tokens)).indices.tolist()} & {*tokens}
 
 
 def test_what_the_lens_hears_of_its_own_inverse_is_the_memory_as_far_as_it_can(story_lenses):
     model = story_lenses.model
-    words = memory_words(model, "dog")
-    memory = unembedding_memory(model, words)
+    tokens = memory_words(model, "dog")
+    memory = unembedding_memory(model, tokens)
     z = lens_memory(story_lenses, 3, 2, memory)
     weight = story_lenses.by_layer[3].weight[2]
     # Least squares: what is left over is at right angles to everything the lens can say.
@@ -91,13 +91,13 @@ def test_what_the_lens_hears_of_its_own_inverse_is_the_memory_as_far_as_it_can(s
 
 
 def test_the_lens_points_to_the_heads_that_say_most_of_the_memory(story_lenses):
-    words = memory_words(story_lenses.model, "mom")
-    pointed = point_to_heads(story_lenses, PROMPT, words)
+    tokens = memory_words(story_lenses.model, "mom")
+    pointed = point_to_heads(story_lenses, PROMPT, tokens)
     assert len(pointed) == story_lenses.model.n_heads
     z = capture(story_lenses.model, story_lenses.model.encode(PROMPT)).z
     for layer, head, lift in pointed[:3]:
         said = story_lenses.by_layer[layer](z[layer][0, -1:])[0, head].log_softmax(-1)
-        expected = sum(float(said[w] - story_lenses.baseline[w]) for w in words) / len(words)
+        expected = sum(float(said[w] - story_lenses.baseline[w]) for w in tokens) / len(tokens)
         assert lift == pytest.approx(expected, abs=1e-3)
     lifts = [each.lift for each in pointed]
     assert lifts == sorted(lifts, reverse=True)
@@ -106,15 +106,15 @@ def test_the_lens_points_to_the_heads_that_say_most_of_the_memory(story_lenses):
 @pytest.mark.parametrize("form", ["unembedding", "lens", "text"])
 def test_a_found_edit_does_what_it_says(story_lenses, unrelated, form):
     model = story_lenses.model
-    word = memory_words(model, "dog")[0]
+    token = memory_words(model, "dog")[0]
     space = SearchSpace(form=form, positions=(-3, -1))
     found = search_edit(
-        model, PROMPT, "a dog", word=word, unrelated=unrelated, space=space, lenses=story_lenses
+        model, PROMPT, "a dog", token=token, unrelated=unrelated, space=space, lenses=story_lenses
     )
     ids = model.encode(PROMPT)
 
     def chance():
-        return float(model.unembedding.logits(capture(model, ids).final[0, -1]).softmax(-1)[word])
+        return float(model.unembedding.logits(capture(model, ids).final[0, -1]).softmax(-1)[token])
 
     assert found.before == pytest.approx(chance(), rel=1e-3)
     with found.edit.applied(model):
@@ -144,7 +144,7 @@ def test_a_text_of_strength_one_takes_the_place_of_what_is_there(stories):
                 assert_close(found.z[3][0, position, 1], read.z[3][0, -1, 1])
 
 
-def test_a_memory_through_words_is_as_long_as_what_is_there(story_lenses):
+def test_a_memory_through_tokens_is_as_long_as_what_is_there(story_lenses):
     model = story_lenses.model
     activation = capture(model, model.encode(PROMPT), residual=True)
     stream, z = activation.residual[2][0, -2], activation.z[2][0, -2]
@@ -257,7 +257,7 @@ def test_a_folder_that_holds_no_edit_is_refused(stories, edit, story_lenses, tmp
         load_edit(tmp_path / "edit", stories)
 
 
-def test_each_change_is_told_in_a_few_words(edit):
+def test_each_change_is_told_in_a_few_tokens(edit):
     assert [*map(describe, edit.changes)] == [
         "inject into layer 2 with strength 1.5",
         "inject into 1.3 with strength 0.5",
@@ -275,7 +275,7 @@ def test_an_impossible_strength_is_refused(strength):
 
 def test_a_memory_through_the_lens_needs_a_head_and_a_lens_with_an_inverse(story_lenses, unrelated):
     model = story_lenses.model
-    given = {"word": 5, "unrelated": unrelated}
+    given = {"token": 5, "unrelated": unrelated}
     by_layer = SearchSpace(form="lens", places=[(1, None)])
     with pytest.raises(UsageError, match="needs a head, got only layer 1"):
         search_edit(model, PROMPT, "dog", space=by_layer, lenses=story_lenses, **given)

@@ -134,15 +134,15 @@ def test_without_directions_the_basis_is_left_out(story_lenses, unseen):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "tokens"),
     [
         ({"window": 4}, "windows of 4 tokens"),
         ({"windows": 1}, "cannot measure on 1 windows"),
         ({"window": 62}, "two of 62 are needed"),
     ],
 )
-def test_too_little_text_is_refused(story_lenses, unseen, change, words):
-    with pytest.raises(UsageError, match=words):
+def test_too_little_text_is_refused(story_lenses, unseen, change, tokens):
+    with pytest.raises(UsageError, match=tokens):
         measure_fidelity(story_lenses, unseen, layers=[0], config=replace(QUICK, **change))
 
 
@@ -163,7 +163,7 @@ def test_kinds_are_put_to_the_same_test(stories, story_lenses, story_corpus, uns
     kinds = compare_kinds(every, unseen, layers=[4], config=QUICK)
     rows = {row.name: row for row in kinds.rows}
     assert list(rows) == list(every)
-    # The last layer: only its feed-forward part lies between a head and the words.
+    # The last layer: only its feed-forward part lies between a head and the tokens.
     assert rows["jacobian"].ablation.value > 0.5
     assert rows["closed form"].kl.value < rows["unembedding"].kl.value
     # One head of a layer is one head, whichever way it is measured.

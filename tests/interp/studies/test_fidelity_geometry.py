@@ -3,7 +3,7 @@
 import scipy.stats
 import torch
 
-from saccade.interp.lenses.held_out import sample_words
+from saccade.interp.lenses.held_out import sample_tokens
 from saccade.interp.studies.fidelity.geometry import (
     agreement,
     divergence,
@@ -13,7 +13,7 @@ from saccade.interp.studies.fidelity.geometry import (
     spearman,
 )
 
-N, WORDS = 7, 13
+N, TOKENS = 7, 13
 
 
 def logits(seed: int, *shape: int) -> torch.Tensor:
@@ -21,30 +21,30 @@ def logits(seed: int, *shape: int) -> torch.Tensor:
 
 
 def test_the_divergence_is_torchs_own():
-    before, after = logits(0, N, WORDS), logits(1, N, WORDS)
+    before, after = logits(0, N, TOKENS), logits(1, N, TOKENS)
     expected = torch.nn.functional.kl_div(
         after.log_softmax(-1), before.log_softmax(-1), reduction="none", log_target=True
     ).sum(-1)
-    torch.testing.assert_close(divergence(before, after, torch.zeros(WORDS)), expected)
+    torch.testing.assert_close(divergence(before, after, torch.zeros(TOKENS)), expected)
 
 
-def test_sampled_words_give_the_divergence_of_all_of_them():
-    """1,500 of 5,000 words, most of the mass among them for certain."""
+def test_sampled_tokens_give_the_divergence_of_all_of_them():
+    """1,500 of 5,000 tokens, most of the mass among them for certain."""
     before = 3 * logits(0, N, 5000)
     after = before + 0.3 * logits(1, N, 5000)
     exact = divergence(before, after, torch.zeros(5000))
     p = before.softmax(-1)
-    words = sample_words(
-        p.amax(0), p.mean(0), n_words=1500, generator=torch.Generator().manual_seed(0)
+    tokens = sample_tokens(
+        p.amax(0), p.mean(0), n_tokens=1500, generator=torch.Generator().manual_seed(0)
     )
-    found = divergence(before[:, words.ids], after[:, words.ids], words.log_weight)
+    found = divergence(before[:, tokens.ids], after[:, tokens.ids], tokens.log_weight)
     torch.testing.assert_close(found, exact, rtol=0.15, atol=0.0)
     assert (found >= 0).all()
 
 
-def test_agreement_is_the_weighted_correlation_word_by_word():
-    said, before, after = (logits(seed, N, WORDS).double() for seed in range(3))
-    found = agreement(said, before, after, log_weight=torch.zeros(WORDS).double()).cosine()
+def test_agreement_is_the_weighted_correlation_token_by_token():
+    said, before, after = (logits(seed, N, TOKENS).double() for seed in range(3))
+    found = agreement(said, before, after, log_weight=torch.zeros(TOKENS).double()).cosine()
     for row in range(N):
         p, q = before[row].softmax(-1), after[row].softmax(-1)
         w = [(float(a) + float(b)) / 2 for a, b in zip(p, q, strict=True)]
@@ -59,28 +59,28 @@ def test_agreement_is_the_weighted_correlation_word_by_word():
 
 
 def test_a_lens_that_says_the_truth_at_any_scale_and_offset_agrees_fully():
-    before, after = logits(0, N, WORDS), logits(1, N, WORDS)
-    none = torch.zeros(WORDS)
+    before, after = logits(0, N, TOKENS), logits(1, N, TOKENS)
+    none = torch.zeros(TOKENS)
     truth = agreement(0.2 * (after - before) + 5.0, before, after, log_weight=none).cosine()
     lie = agreement(before - after, before, after, log_weight=none).cosine()
     torch.testing.assert_close(truth, torch.ones(N))
     torch.testing.assert_close(lie, -torch.ones(N))
-    silent = agreement(torch.zeros(N, WORDS), before, after, log_weight=none).cosine()
+    silent = agreement(torch.zeros(N, TOKENS), before, after, log_weight=none).cosine()
     assert (silent == 0).all()
 
 
 def test_spearman_is_scipys():
-    a, b = logits(0, 3, WORDS), logits(1, 3, WORDS)
+    a, b = logits(0, 3, TOKENS), logits(1, 3, TOKENS)
     expected = [float(scipy.stats.spearmanr(x, y).statistic) for x, y in zip(a, b, strict=True)]
     torch.testing.assert_close(spearman(a, b), torch.tensor(expected))
 
 
 def test_equal_figures_share_a_rank_and_what_does_not_vary_has_no_correlation():
     chance = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(0, 4, (3, WORDS), generator=chance).double() for _ in range(2))
+    a, b = (torch.randint(0, 4, (3, TOKENS), generator=chance).double() for _ in range(2))
     expected = [float(scipy.stats.spearmanr(x, y).statistic) for x, y in zip(a, b, strict=True)]
     torch.testing.assert_close(spearman(a, b), torch.tensor(expected).double())
-    assert spearman(torch.ones(WORDS), torch.arange(WORDS).float()) == 0
+    assert spearman(torch.ones(TOKENS), torch.arange(TOKENS).float()) == 0
 
 
 def test_an_interval_holds_the_figure_and_narrows_with_more_text():

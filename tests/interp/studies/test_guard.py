@@ -52,7 +52,7 @@ def test_lengths_under_the_root_are_the_divergence_between_what_a_lens_says(stor
     layer = stories.layers[1].index
     lens = HeadLens.start(stories, layer)
     lens.weight.data.copy_(lenses.by_layer[layer].weight)
-    lens.word_bias.data[:] = lenses.baseline
+    lens.token_bias.data[:] = lenses.baseline
     step = 1e-2 * torch.randn(1, *lens.weight.shape[:2], generator=torch.Generator().manual_seed(3))
     at, near = (lens(z).double().log_softmax(-1)[0] for z in (torch.zeros_like(step), step))
     divergence = (at.exp() * (at - near)).sum(-1)  # [head]
@@ -123,19 +123,19 @@ def test_an_alarm_names_heads_whose_shares_are_parts_of_one(stories, alarming):
     assert sum(each.share for each in verdict.heads) == pytest.approx(1.0)
     shares = [each.share for each in verdict.heads]
     assert shares == sorted(shares, reverse=True)
-    assert verdict.heads[0].adds and all(word.value > 0 for word in verdict.heads[0].adds)
+    assert verdict.heads[0].adds and all(token.value > 0 for token in verdict.heads[0].adds)
 
 
-def test_the_words_of_an_alarm_are_what_the_lens_adds_to_the_usual(stories, lenses, alarming):
+def test_the_tokens_of_an_alarm_are_what_the_lens_adds_to_the_usual(stories, lenses, alarming):
     guard, prompt = alarming
-    verdict = guard.judge([prompt], heads=1, words=3)[0]
+    verdict = guard.judge([prompt], heads=1, tokens=3)[0]
     first = verdict.heads[0]
     ids = stories.encode(prompt)
     spans = guard.readout.points({k: z[0] for k, z in capture(stories, ids).z.items()}).spans
     (span,) = [
         each
         for each in spans
-        if "".join(stories.words(ids[0, each[0] : each[1]])).strip() == verdict.stretch
+        if "".join(stories.tokens(ids[0, each[0] : each[1]])).strip() == verdict.stretch
     ]
     here = capture(stories, ids).z[first.layer][0, span[0] : span[1]].mean(0)
     lens = lenses.by_layer[first.layer]
@@ -143,7 +143,7 @@ def test_the_words_of_an_alarm_are_what_the_lens_adds_to_the_usual(stories, lens
         lens(z[None])[0, first.head].softmax(-1) for z in (here, guard.readout.usual[first.layer])
     )
     gain = p * (p / q).log()
-    assert [word.id for word in first.adds] == gain.topk(3).indices.tolist()
+    assert [token.id for token in first.adds] == gain.topk(3).indices.tolist()
 
 
 def test_a_saved_guard_says_the_same(guard, lenses, tmp_path):

@@ -103,7 +103,7 @@ def test_a_guard_with_a_spoilt_tensor_is_refused_though_its_checksums_are_right(
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "tokens"),
     [
         ({"threshold": 50.0}, "expected a threshold of .*, found 50"),
         ({"false_alarms": 0.5}, "expected a threshold of"),
@@ -115,10 +115,10 @@ def test_a_guard_with_a_spoilt_tensor_is_refused_though_its_checksums_are_right(
     ],
 )
 def test_settings_that_disagree_are_refused_though_the_checksum_is_right(
-    folder, lenses, made, words
+    folder, lenses, made, tokens
 ):
     rewrite(folder, made=made)
-    with pytest.raises(LensError, match=words):
+    with pytest.raises(LensError, match=tokens):
         load_guard(folder, lenses)
 
 

@@ -17,8 +17,8 @@ def test_no_part_of_a_request_is_part_of_an_attack():
     requests = " ".join(each.lower() for part in request_parts().values() for each in part)
     assert not any(payload in requests for part in parts["payloads"].values() for payload in part)
     assert not known & {each.lower() for part in request_parts().values() for each in part}
-    for word in ("ignore", "disregard", "forget", "instead", "previous", "above", "override"):
-        assert not re.search(rf"\b{word}\b", requests)
+    for token in ("ignore", "disregard", "forget", "instead", "previous", "above", "override"):
+        assert not re.search(rf"\b{token}\b", requests)
 
 
 def test_requests_are_whole_sentences_and_many():

@@ -82,13 +82,13 @@ def test_effects_are_those_of_one_head_at_a_time(stories, reference, target, by)
 def test_direct_is_direct_logit_attribution(stories, target):
     ranking = rank_heads(stories, TEXT, target, replacement=Replacement("zero"))
     captured = capture(stories, stories.encode(TEXT), residual=True)
-    words = torch.tensor([[target.word]]), torch.tensor([[target.against]])
+    tokens = torch.tensor([[target.token]]), torch.tensor([[target.against]])
     for layer, row in ranking.by_layer("direct").items():
-        mine, theirs = (direct_logits(stories, captured, layer, w, positions=[-1]) for w in words)
+        mine, theirs = (direct_logits(stories, captured, layer, w, positions=[-1]) for w in tokens)
         assert_close(row, (mine - theirs)[0, 0], **CLOSE)
 
 
-def test_without_a_second_word_the_mean_of_all_is_taken_off(stories):
+def test_without_a_second_token_the_mean_of_all_is_taken_off(stories):
     logits = torch.randn(2, stories.d_vocab, generator=torch.Generator().manual_seed(1))
     target = Target(7)
     assert_close(target.score(logits), logits[:, 7] - logits.mean(-1))
@@ -173,15 +173,15 @@ def test_the_answers_are_those_of_the_later_parts_watched_one_by_one(stories, re
     assert found[layer, head].norm == pytest.approx(float(rescaled @ along), abs=5e-4)
 
 
-def test_the_first_token_of_a_word_is_the_one_that_would_come_next(stories):
+def test_the_first_token_of_a_token_is_the_one_that_would_come_next(stories):
     next_to = stories.encode("a Lily")[0, stories.encode("a").shape[1]]
-    for word, text in ((" Lily", "named"), ("Lily", "named"), (" Lily", "named ")):
-        assert first_token(stories, word, text) == next_to
-    with pytest.raises(UsageError, match="the word is empty"):
+    for token, text in ((" Lily", "named"), ("Lily", "named"), (" Lily", "named ")):
+        assert first_token(stories, token, text) == next_to
+    with pytest.raises(UsageError, match="the token is empty"):
         first_token(stories, "  ", "named")
 
 
-def test_words_that_begin_alike_cannot_be_set_against_each_other(stories):
+def test_tokens_that_begin_alike_cannot_be_set_against_each_other(stories):
     with pytest.raises(UsageError, match="begin with the same token"):
         find_target(stories, TEXT, "Lily", " Lily")
 

@@ -92,10 +92,10 @@ def one_hot_map(rows, columns, start_row, start_column, size, gain=1.0):
 
 @pytest.fixture(scope="module")
 def built():
-    """GPT-2 whose stream holds, side by side, the word, the place, and the word before.
+    """GPT-2 whose stream holds, side by side, the token, the place, and the token before.
 
-    Head 0.0 looks at the place before and writes its word into the third part; head 1.0 looks for
-    the present word in the third part, and writes the word it finds there: an induction head.
+    Head 0.0 looks at the place before and writes its token into the third part; head 1.0 looks for
+    the present token in the third part, and writes the token it finds there: an induction head.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -108,27 +108,27 @@ def built():
     )
     config.tie_word_embeddings = False
     model = AutoModelForCausalLM.from_config(config)
-    word, place, before = 0, VOCAB, VOCAB + CONTEXT
+    token, place, before = 0, VOCAB, VOCAB + CONTEXT
     sharp = 30.0 * d_head**0.5 / (width / 2)  # norms make every one-hot about sqrt(width / 2) large
     with torch.no_grad():
         for name, weight in model.named_parameters():
             is_gain = "ln_" in name and name.endswith("weight")
             weight.fill_(1.0 if is_gain else 0.0)
         body = model.transformer
-        body.wte.weight[:, word : word + VOCAB] = torch.eye(VOCAB)
+        body.wte.weight[:, token : token + VOCAB] = torch.eye(VOCAB)
         body.wpe.weight[:, place : place + CONTEXT] = torch.eye(CONTEXT)
-        model.lm_head.weight[:, word : word + VOCAB] = torch.eye(VOCAB)
+        model.lm_head.weight[:, token : token + VOCAB] = torch.eye(VOCAB)
         first, second = body.h[0].attn, body.h[1].attn
         # Conv1D: rows are what is read. The key of place p matches the query of place p + 1.
         first.c_attn.weight[place + 1 : place + CONTEXT, 0 : CONTEXT - 1] = sharp * torch.eye(
             CONTEXT - 1
         )
         first.c_attn.weight[place : place + CONTEXT, d_head : d_head + CONTEXT] = torch.eye(CONTEXT)
-        first.c_attn.weight[:, 2 * d_head :] = one_hot_map(width, d_head, word, before, VOCAB)
+        first.c_attn.weight[:, 2 * d_head :] = one_hot_map(width, d_head, token, before, VOCAB)
         first.c_proj.weight[:] = torch.eye(width) * 0.1
-        second.c_attn.weight[:, :d_head] = one_hot_map(width, d_head, word, 0, VOCAB, 9 * sharp)
+        second.c_attn.weight[:, :d_head] = one_hot_map(width, d_head, token, 0, VOCAB, 9 * sharp)
         second.c_attn.weight[:, d_head : 2 * d_head] = one_hot_map(width, d_head, before, 0, VOCAB)
-        second.c_attn.weight[:, 2 * d_head :] = one_hot_map(width, d_head, word, word, VOCAB)
+        second.c_attn.weight[:, 2 * d_head :] = one_hot_map(width, d_head, token, token, VOCAB)
         second.c_proj.weight[:] = torch.eye(width)
     return wrap_model(model.eval(), None, name="built")
 
@@ -161,18 +161,18 @@ def test_repeated_blocks_repeat_and_begin_as_the_tokenizer_begins(stories):
 
 
 @pytest.fixture(scope="module")
-def reader_of_words():
-    """A random model for which every word is a token."""
+def reader_of_tokens():
+    """A random model for which every token is a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     from saccade.interp.heads.model import wrap_model
     from saccade.interp.studies.roles import NAMES, PLACES, SHAPES, THINGS
 
-    words = {word for shape in SHAPES for word in shape.split() if "{" not in word}
-    words |= {*NAMES, *PLACES, *THINGS, *(f"{place}," for place in PLACES), "[unknown]"}
-    vocabulary = {word: n for n, word in enumerate(sorted(words))}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[unknown]"))
+    tokens = {token for shape in SHAPES for token in shape.split() if "{" not in token}
+    tokens |= {*NAMES, *PLACES, *THINGS, *(f"{place}," for place in PLACES), "[unknown]"}
+    vocabulary = {token: n for n, token in enumerate(sorted(tokens))}
+    backend = Tokenizer(models.TokenLevel(vocabulary, unk_token="[unknown]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[unknown]")
     torch.manual_seed(3)
@@ -187,23 +187,23 @@ def reader_of_words():
         head_dim=10,
     )
     model = AutoModelForCausalLM.from_config(config)
-    return wrap_model(model, tokenizer, name="reader of words")
+    return wrap_model(model, tokenizer, name="reader of tokens")
 
 
-def test_texts_with_two_names_say_one_once_and_one_twice(reader_of_words):
-    text = name_texts(reader_of_words, rows=6, seed=0)
+def test_texts_with_two_names_say_one_once_and_one_twice(reader_of_tokens):
+    text = name_texts(reader_of_tokens, rows=6, seed=0)
     assert len(text.ids) == 6
     for ids, once, twice, place in zip(*text, strict=True):
         assert (ids == once).sum() == 1 and ids[place] == once
         assert (ids == twice).sum() == 2
 
 
-def test_the_name_mover_score_is_what_a_head_adds_times_where_it_looks(reader_of_words):
+def test_the_name_mover_score_is_what_a_head_adds_times_where_it_looks(reader_of_tokens):
     from saccade.interp.heads.capture import capture
     from saccade.interp.heads.residual_path import direct_logits
     from saccade.interp.studies.roles import NAME_ROWS
 
-    model = reader_of_words
+    model = reader_of_tokens
     text = name_texts(model, rows=NAME_ROWS, seed=0)
     found = find_roles(model, roles=("name-mover",)).scores["name-mover"]
     run = capture(model, text.ids, residual=True, attention=[0, 1])

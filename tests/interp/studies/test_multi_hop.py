@@ -45,14 +45,14 @@ def test_no_bridge_is_in_both_halves():
     assert min(len(chosen), len(judged)) > 150
 
 
-def test_known_questions_are_those_whose_hops_are_the_likeliest_next_words(stories):
+def test_known_questions_are_those_whose_hops_are_the_likeliest_next_tokens(stories):
     questions = two_hops()[:12]
     known = known_two_hops(stories, questions)
 
-    def right(prompt, word):
+    def right(prompt, token):
         with torch.no_grad():
             said = stories.hf(input_ids=stories.encode(prompt)).logits[0, -1].argmax()
-        return int(said) == behind_a_space(stories, word)[0]
+        return int(said) == behind_a_space(stories, token)[0]
 
     expected = [q for q in questions if right(q.first, q.bridge) and right(q.second, q.answer)]
     assert known == expected
@@ -94,8 +94,8 @@ def test_heads_are_those_that_the_lenses_point_to_at_the_place_of_the_memory(sto
     model, questions = story_lenses.model, two_hops()[:3]
     trial = HopTrial(model, questions, layers=[], lenses=story_lenses)
     for row, q in enumerate(questions):
-        words, back = memory_words(model, q.bridge), q.back(model)
-        pointed = point_to_heads(story_lenses, q.question, words, position=back)[:POINTED]
+        tokens, back = memory_words(model, q.bridge), q.back(model)
+        pointed = point_to_heads(story_lenses, q.question, tokens, position=back)[:POINTED]
         changes = trial.changes(Setting("lens", "phrase", None, 1.0), row)
         assert {(c.layer, c.head) for c in changes} == {(p.layer, p.head) for p in pointed}
 

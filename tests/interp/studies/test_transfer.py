@@ -49,7 +49,7 @@ def test_a_lens_of_a_layer_that_writes_alike_costs_nothing_there(stories, story_
     lens.weight.data.copy_(torch.linalg.solve(through, own.weight.data))
     at_mean = torch.einsum("hi,hid->hd", mean[home], own.weight.data) + own.bias.data
     lens.bias.data.copy_(at_mean - torch.einsum("hi,hid->hd", mean[away], lens.weight.data))
-    lens.word_bias.data.copy_(own.word_bias.data)
+    lens.token_bias.data.copy_(own.token_bias.data)
     planted = replace(story_lenses, by_layer={away: lens, home: own})
     found = transfer_matrix(planted, unseen)
     assert float(found.extra[0, 1]) == pytest.approx(0.0, abs=0.02)

@@ -26,8 +26,8 @@ def test_the_saved_file_works_offline_and_says_the_same(new_page, viewed, text, 
     offline.context.set_offline(True)
     offline.goto(file.as_uri())
     offline.wait_for_selector("main .lens")
-    words = "main .lens .words .token"
-    assert offline.locator(words).all_text_contents() == page.locator(words).all_text_contents()
+    tokens = "main .lens .tokens .token"
+    assert offline.locator(tokens).all_text_contents() == page.locator(tokens).all_text_contents()
     offline.wait_for_selector("main .arcs svg")
     offline.locator("main .heat-map [data-head='2.1']").click()
     until(offline, "() => document.querySelector('h1').textContent.includes('Layer 2')")
@@ -77,5 +77,5 @@ def test_a_reading_is_drawn_in_a_notebook(open_notebook, view_config, text):
     frame.locator("main .heat-map [data-head='3.5']").click()
     frame.locator("main .lens").first.wait_for()
     head = reading.at(3, 5)
-    shown = frame.locator("main .lens[data-lens=lens] .words.adds .token").all_text_contents()
-    assert shown == [dotted(word.text) for word in head.adds]
+    shown = frame.locator("main .lens[data-lens=lens] .tokens.adds .token").all_text_contents()
+    assert shown == [dotted(token.text) for token in head.adds]

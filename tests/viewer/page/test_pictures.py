@@ -129,10 +129,10 @@ def test_a_document_is_darkest_where_it_was_read_most(new_page, viewed):
     page = new_page()
     told(page, {"traces/cloze": DOCUMENT})
     page.goto(viewed.link(screen="traces", trace="cloze"))
-    words = page.locator("main .sides.document .running > span.token")
-    assert words.count() == 302
+    tokens = page.locator("main .sides.document .running > span.token")
+    assert tokens.count() == 302
     style = "each => each.map(one => getComputedStyle(one).backgroundColor)"
-    tom, saw, *_, lily = words.evaluate_all(style)
+    tom, saw, *_, lily = tokens.evaluate_all(style)
     darkness = [sum(map(int, re.findall(r"\d+", shade)[:3])) for shade in (tom, lily, saw)]
     assert darkness == sorted(darkness) and len(set(darkness)) == 3
     assert page.locator("main .picture").count() == 0
@@ -147,7 +147,7 @@ def test_a_canvas_is_shown_as_it_was_at_each_step(new_page, viewed):
     assert page.locator("main .gaze image").get_attribute("href") != first
 
 
-def test_what_a_word_does_not_read_lies_in_the_dark(new_page, viewed):
+def test_what_a_token_does_not_read_lies_in_the_dark(new_page, viewed):
     page = new_page()
     told(page, {"traces/overlay": OVERLAY})
     page.goto(viewed.link(screen="traces", trace="overlay"))
@@ -158,12 +158,12 @@ def test_what_a_word_does_not_read_lies_in_the_dark(new_page, viewed):
     assert cells.evaluate_all(shades) == pytest.approx([0.72, 0.0], abs=0.01)
 
 
-def word(number: int, value: float) -> dict[str, object]:
+def token(number: int, value: float) -> dict[str, object]:
     return {"id": number, "text": f" w{number}", "value": value}
 
 
 def long_reading() -> dict[str, object]:
-    words = [word(i, 0.5 / (i + 1)) for i in range(10)]
+    tokens = [token(i, 0.5 / (i + 1)) for i in range(10)]
     heads = [
         {
             "layer": layer,
@@ -171,10 +171,10 @@ def long_reading() -> dict[str, object]:
             "says": abs(math.sin(layer * 9 + head)),
             "contributes": math.cos(layer + head),
             "quality": {"kl": 3.0, "gain": layer / 30},
-            "predicts": words,
-            "adds": words,
-            "suppresses": words,
-            "unembedded": words,
+            "predicts": tokens,
+            "adds": tokens,
+            "suppresses": tokens,
+            "unembedded": tokens,
             "attends": [{"position": 0, "text": " w0", "weight": 1.0}],
         }
         for layer in range(N_LAYERS)
@@ -182,7 +182,7 @@ def long_reading() -> dict[str, object]:
     ]
     tokens = [f" w{i % 97}" for i in range(N_TOKENS)]
     about = {"model": "long", "text": "long", "tokens": tokens, "position": N_TOKENS - 1}
-    return {**about, "prediction": words, "heads": heads, "lens": "first"}
+    return {**about, "prediction": tokens, "heads": heads, "lens": "first"}
 
 
 def long_positions(question) -> dict[str, object]:
@@ -195,7 +195,7 @@ def long_positions(question) -> dict[str, object]:
         "tokens": [f" w{i % 97}" for i in range(N_TOKENS)],
         "first": first,
         "layers": [*range(N_LAYERS)],
-        "words": {str(i): f" w{i}" for i in range(10)},
+        "texts": {str(i): f" w{i}" for i in range(10)},
         "ids": [ids] * N_LAYERS,
         "values": [values] * N_LAYERS,
         "entropy": [[1.0] * n] * N_LAYERS,
@@ -227,7 +227,7 @@ def long_page(new_page, viewed):
         "text": "long",
         "tokens": [],
         "positions": [
-            {"position": i, "top": [word(i % 97, 0.4)], "surprise": None, "entropy": 1.0}
+            {"position": i, "top": [token(i % 97, 0.4)], "surprise": None, "entropy": 1.0}
             for i in range(N_TOKENS)
         ],
     }

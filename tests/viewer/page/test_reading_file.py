@@ -18,7 +18,7 @@ def texts(page, selector: str) -> list[str]:
 def test_a_token_that_is_a_script_is_text(open_file, make_reading):
     page = open_file(make_reading(EVIL).to_html())
     assert texts(page, "main .tokens button > .token")[1] == "·<script>alert('&')</script>\"\\n"
-    assert "</style>" in texts(page, "main .words.drops .token")
+    assert "</style>" in texts(page, "main .tokens.drops .token")
     assert page.locator("main script, main style").count() == 0
     assert page.title().startswith("<b>model</b>: a <script>")
     assert "read by <b>model</b>" in page.inner_text("main .card .note")
@@ -42,12 +42,12 @@ def test_the_head_that_says_most_is_shown_first_and_a_click_shows_another(
 def test_a_card_has_every_list_of_its_head(open_file, make_head, make_reading):
     page = open_file(make_reading(heads=[make_head(0, 0, token=" x")]).to_html())
     own = "main .lens[data-lens=lens]"
-    assert texts(page, f"{own} .words.adds .token") == ["·Paris"]
-    assert texts(page, f"{own} .words.drops .token") == ["</style>"]
-    assert texts(page, f"{own} .words:not(.adds, .drops) .token") == ["·x", "·Paris"]
-    assert texts(page, "main .lens[data-lens=unembedding] .words.adds .token") == ["]]>"]
-    assert texts(page, "main .looks .words .token") == ["·x at 0", "b at 1"]
-    assert texts(page, "main .looks .words .number") == ["90%", "7%"]
+    assert texts(page, f"{own} .tokens.adds .token") == ["·Paris"]
+    assert texts(page, f"{own} .tokens.drops .token") == ["</style>"]
+    assert texts(page, f"{own} .tokens:not(.adds, .drops) .token") == ["·x", "·Paris"]
+    assert texts(page, "main .lens[data-lens=unembedding] .tokens.adds .token") == ["]]>"]
+    assert texts(page, "main .looks .tokens .token") == ["·x at 0", "b at 1"]
+    assert texts(page, "main .looks .tokens .number") == ["90%", "7%"]
     assert page.locator("main .looks svg path").count() == 2
 
 
@@ -110,10 +110,10 @@ def test_in_the_dark_what_says_most_is_brightest(open_file, make_reading):
 
 
 def test_a_reading_in_which_no_head_says_anything_is_drawn(open_file, make_head, make_reading):
-    from saccade.interp.lenses.reading import Source, Word
+    from saccade.interp.lenses.reading import Source, TokenValue
 
     none = {
-        name: (Word(1, "x", 0.0), Word(2, "y", 0.0))
+        name: (TokenValue(1, "x", 0.0), TokenValue(2, "y", 0.0))
         for name in ("predicts", "adds", "suppresses", "unembedded")
     }
     silent = [make_head(0, n, says=0.0, **none, attends=(Source(0, "z", 0.0),)) for n in range(2)]
@@ -127,14 +127,14 @@ def test_a_reading_in_which_no_head_says_anything_is_drawn(open_file, make_head,
 def test_a_bar_is_as_long_as_its_share_of_the_longest_whatever_the_sign(
     open_file, make_head, make_reading
 ):
-    from saccade.interp.lenses.reading import Word
+    from saccade.interp.lenses.reading import TokenValue
 
-    words = tuple(Word(n, "w", value) for n, value in enumerate((-0.8, -0.4, 0.2)))
-    head = make_head(0, 0, suppresses=words, predicts=(), unembedded=())
+    tokens = tuple(TokenValue(n, "w", value) for n, value in enumerate((-0.8, -0.4, 0.2)))
+    head = make_head(0, 0, suppresses=tokens, predicts=(), unembedded=())
     page = open_file(make_reading(heads=[head]).to_html())
     widths = "bars => bars.map(each => each.style.width)"
-    assert page.locator("main .words.drops .bar").evaluate_all(widths) == ["100%", "50%", "25%"]
-    assert texts(page, "main .words.drops .number") == ["\u22120.80", "\u22120.40", "+0.20"]
+    assert page.locator("main .tokens.drops .bar").evaluate_all(widths) == ["100%", "50%", "25%"]
+    assert texts(page, "main .tokens.drops .number") == ["\u22120.80", "\u22120.40", "+0.20"]
     assert "predicts" not in texts(page, "main .lens h3")  # a list of nothing has no heading
 
 
@@ -174,12 +174,12 @@ def test_the_token_that_is_read_is_marked_and_no_other(open_file, make_reading):
 
 
 def test_long_lists_are_cut(open_file, make_head, make_reading):
-    from saccade.interp.lenses.reading import Word
+    from saccade.interp.lenses.reading import TokenValue
 
-    words = tuple(Word(n, f" w{n}", 0.5) for n in range(9))
-    heads = [make_head(0, n, adds=words, says=20.0 - n) for n in range(17)]
+    tokens = tuple(TokenValue(n, f" w{n}", 0.5) for n in range(9))
+    heads = [make_head(0, n, adds=tokens, says=20.0 - n) for n in range(17)]
     page = open_file(make_reading(heads=heads, predicted=9).to_html())
-    assert texts(page, "main .text-and-next .words .token") == [f"{n}b" for n in range(6)]
+    assert texts(page, "main .text-and-next .tokens .token") == [f"{n}b" for n in range(6)]
     assert texts(page, "main .ranking .name") == [f"0.{n}" for n in range(14)]
     assert texts(page, "main .ranking li:first-child .said .token") == [f"·w{n}" for n in range(5)]
     labels = "cells => cells.map(each => each.getAttribute('aria-label'))"

@@ -50,13 +50,13 @@ def test_the_prompt_screen_shows_what_the_command_line_prints(new_page, viewed, 
     assert texts(page, "main .tokens .next") == [
         dotted(each["top"][0]["text"]) for each in predictions["positions"]
     ]
-    shown = texts(page, "main .text-and-next .words .token")
-    assert shown == [dotted(word["text"]) for word in reading["prediction"][:6]]
+    shown = texts(page, "main .text-and-next .tokens .token")
+    assert shown == [dotted(token["text"]) for token in reading["prediction"][:6]]
     assert page.locator("main .heat-map [role=gridcell]").count() == len(reading["heads"])
     ranked = sorted(reading["heads"], key=lambda head: -head["says"])[:14]
     assert texts(page, "main .ranking .name") == [f"{h['layer']}.{h['head']}" for h in ranked]
     assert texts(page, "main .ranking li:first-child .token") == [
-        dotted(word["text"]) for word in ranked[0]["adds"][:5]
+        dotted(token["text"]) for token in ranked[0]["adds"][:5]
     ]
 
 
@@ -91,7 +91,7 @@ def test_the_effect_of_ablation_and_the_mass_on_words_can_be_chosen(
     page.get_by_label("measure", exact=True).select_option("mass")
     page.get_by_label("words", exact=True).fill("Lily, Tim")
     page.get_by_label("words", exact=True).press("Enter")
-    until(page, "() => location.hash.includes('words=Lily')")
+    until(page, "() => location.hash.includes('tokens=Lily')")
     wait_until_settled(page)
     answer = viewed.print_route("measure", text=text, measure="mass", words="Lily, Tim")
     assert figures_on(page) == pytest.approx(rows_of(answer), abs=0.00006)
@@ -103,8 +103,8 @@ def test_another_token_can_be_read(new_page, viewed, text, wait_until_settled, u
     until(page, "() => location.hash.includes('at=3')")
     wait_until_settled(page)
     reading = viewed.print_route("reading", text=text, position=3)
-    assert texts(page, "main .text-and-next .words .token") == [
-        dotted(word["text"]) for word in reading["prediction"][:6]
+    assert texts(page, "main .text-and-next .tokens .token") == [
+        dotted(token["text"]) for token in reading["prediction"][:6]
     ]
 
 
@@ -118,8 +118,8 @@ def test_a_click_on_a_head_opens_its_card(new_page, viewed, text, wait_until_set
     for lens in card["lenses"]:
         column = f"main .lens[data-lens='{lens['name']}']"
         for kind, name in (("adds", "adds"), ("drops", "suppresses")):
-            shown = texts(page, f"{column} .words.{kind} .token")
-            assert shown == [dotted(word["text"]) for word in lens[name]]
+            shown = texts(page, f"{column} .tokens.{kind} .token")
+            assert shown == [dotted(token["text"]) for token in lens[name]]
         assert ("weak" in page.locator(column).get_attribute("class")) == lens["is_weak"]
     weights = [float(each) for each in re.findall(r", ([\d.]+)%", _arcs(page))]
     assert weights == pytest.approx([100 * each for each in card["attention"]], abs=0.051)
@@ -145,7 +145,7 @@ def test_the_whole_matrix_of_a_head_can_be_walked(new_page, viewed, text, until)
     until(page, "said => spoken.textContent.includes(said)", said)
 
 
-def test_positions_show_each_layers_word_and_follow_a_pinned_one(
+def test_positions_show_each_layers_token_and_follow_a_pinned_one(
     new_page, viewed, text, wait_until_settled, until
 ):
     page = new_page(viewed.link(screen="positions", text=text))
@@ -154,16 +154,16 @@ def test_positions_show_each_layers_word_and_follow_a_pinned_one(
     for key in ("Home", "ArrowUp"):
         page.keyboard.press(key)
     row = len(found["tokens"]) - 2
-    word = found["words"][str(found["ids"][0][row][0])]
-    until(page, "said => spoken.textContent.includes(said)", dotted(word))
-    page.get_by_label("word to pin", exact=True).fill(" the")
+    token = found["texts"][str(found["ids"][0][row][0])]
+    until(page, "said => spoken.textContent.includes(said)", dotted(token))
+    page.get_by_label("token to pin", exact=True).fill(" the")
     page.keyboard.press("Enter")
     page.wait_for_selector("main .ranks table")
     wait_until_settled(page)
     at = len(found["tokens"]) - 1
-    ranks = viewed.print_route("ranks", text=text, words=[" the"], first=at, count=1)
+    ranks = viewed.print_route("ranks", text=text, tokens=[" the"], first=at, count=1)
     shown = texts(page, "main .ranks tbody .number")[0]
-    assert shown.replace(",", "") == str(ranks["words"][0]["final"]["ranks"][0] + 1)
+    assert shown.replace(",", "") == str(ranks["tokens"][0]["final"]["ranks"][0] + 1)
 
 
 def test_one_head_can_be_followed_through_the_layers(
@@ -176,8 +176,8 @@ def test_one_head_can_be_followed_through_the_layers(
     found = viewed.print_route("positions", text=text, head=2)
     page.locator("main .grid").focus()
     page.keyboard.press("Home")
-    word = found["words"][str(found["ids"][0][-1][0])]
-    until(page, "said => spoken.textContent.includes(said)", dotted(word))
+    token = found["texts"][str(found["ids"][0][-1][0])]
+    until(page, "said => spoken.textContent.includes(said)", dotted(token))
 
 
 def test_compare_marks_what_differs_and_ranks_the_heads(new_page, viewed, text, other):
@@ -201,7 +201,7 @@ def test_act_shows_before_after_and_what_the_lens_foresaw(
     lists = page.locator("main .predicted")
     for number, name in enumerate(("before", "after")):
         shown = lists.nth(number).locator(".token").all_text_contents()
-        assert shown == [dotted(word["text"]) for word in found[name]]
+        assert shown == [dotted(token["text"]) for token in found[name]]
     page.get_by_text("The same as a table").click()
     assert texts(page, "main .more tbody th") == [dotted(w["text"]) for w in found["moved"]]
     page.get_by_label("what change 1 does", exact=True).select_option("scale")
@@ -210,7 +210,7 @@ def test_act_shows_before_after_and_what_the_lens_foresaw(
     changed = [{"kind": "scale", "layer": 4, "head": 1, "factor": 2}]
     found = viewed.print_route("act", text=text, changes=changed)
     shown = lists.nth(1).locator(".token").all_text_contents()
-    assert shown == [dotted(word["text"]) for word in found["after"]]
+    assert shown == [dotted(token["text"]) for token in found["after"]]
 
 
 def test_an_edit_can_be_kept_undone_and_downloaded(new_page, viewed, text, wait_until_settled):
@@ -226,12 +226,12 @@ def test_an_edit_can_be_kept_undone_and_downloaded(new_page, viewed, text, wait_
     page.wait_for_selector("main .kept:not([hidden])")
     wait_until_settled(page)
     edited = viewed.print_route("reading", text=text, changes=changes)
-    shown = "main .text-and-next .words .token"
-    assert texts(page, shown) == [dotted(word["text"]) for word in edited["prediction"][:6]]
+    shown = "main .text-and-next .tokens .token"
+    assert texts(page, shown) == [dotted(token["text"]) for token in edited["prediction"][:6]]
     page.get_by_role("button", name="Undo").click()
     wait_until_settled(page)
     plain = viewed.print_route("reading", text=text)
-    assert texts(page, shown) == [dotted(word["text"]) for word in plain["prediction"][:6]]
+    assert texts(page, shown) == [dotted(token["text"]) for token in plain["prediction"][:6]]
 
 
 def test_lenses_are_compared_and_mapped(new_page, viewed):

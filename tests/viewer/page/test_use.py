@@ -39,7 +39,7 @@ def test_back_goes_to_the_screen_before(new_page, viewed, text, wait_until_settl
     page.wait_for_selector("main .ranking")
 
 
-def test_the_keyboard_alone_reaches_a_head_and_its_words(new_page, viewed, text):
+def test_the_keyboard_alone_reaches_a_head_and_its_tokens(new_page, viewed, text):
     page = new_page(viewed.link(text=text))
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -177,10 +177,10 @@ def test_an_answer_that_was_overtaken_is_dropped(new_page, viewed, text, wait_un
     kept = []
     page.route("**/api/reading", lambda route: kept.extend([route]))
     box = page.get_by_label("Text", exact=True)
-    for words in ("Once", "Tom and Lily"):
-        box.fill(words)
+    for tokens in ("Once", "Tom and Lily"):
+        box.fill(tokens)
         page.keyboard.press("Enter")
-        until(page, "words => location.hash.includes(encodeURIComponent(words))", words)
+        until(page, "tokens => location.hash.includes(encodeURIComponent(tokens))", tokens)
     page.wait_for_timeout(100)
     for route in reversed(kept):
         route.continue_()

@@ -40,7 +40,7 @@ class AskedChange:
     source: str | None = None
     """The other prompt of a patch."""
     memory: str = ""
-    """The word or text of an injection."""
+    """The token or text of an injection."""
     strength: float = 1.0
     """Times what the place holds itself."""
     form: Form = "unembedding"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# A memory as a vector: words turned into what a head, or the stream, would have to hold.
+# A memory as a vector: tokens turned into what a head, or the stream, would have to hold.
 
 
 class Pointed(NamedTuple):
@@ -29,27 +29,27 @@ class Pointed(NamedTuple):
     layer: int
     head: int
     lift: float
-    """Log-probability of the memory's words by the lens, less that of the baseline lens."""
+    """Log-probability of the memory's tokens by the lens, less that of the baseline lens."""
 
 
 def memory_words(model: LanguageModel, text: str) -> list[int]:
     """The tokens of a memory, as they stand behind a space; a token said twice counts twice."""
     if not text.strip():
-        raise UsageError(f"the memory is empty: {text!r}", hint='give a word, such as "France"')
+        raise UsageError(f"the memory is empty: {text!r}", hint='give a token, such as "France"')
     before = model.encode("a").shape[1]
     return model.encode(f"a {text.strip()}")[0, before:].tolist()
 
 
-def unembedding_memory(model: LanguageModel, words: Sequence[int]) -> Float[Tensor, " d_model"]:
+def unembedding_memory(model: LanguageModel, tokens: Sequence[int]) -> Float[Tensor, " d_model"]:
     """The direction of the stream that raises these words and no others; length 1.
 
     Sakarvadia et al., 2023, "Memory Injections" (https://arxiv.org/abs/2309.05605), section 4: a
     bag of words through the transposed unembedding. The mean row is taken off, because what raises
-    all words alike says nothing.
+    all tokens alike says nothing.
     """
     weight = model.unembedding.weight.float()
-    wanted = weight[torch.tensor(list(words), device=weight.device)].sum(0)
-    return torch.nn.functional.normalize(wanted - len(words) * weight.mean(0), dim=0)
+    wanted = weight[torch.tensor(list(tokens), device=weight.device)].sum(0)
+    return torch.nn.functional.normalize(wanted - len(tokens) * weight.mean(0), dim=0)
 
 
 def lens_memory(
@@ -85,10 +85,10 @@ class TextMemory(NamedTuple):
 
 @torch.no_grad()
 def text_memory(model: LanguageModel, text: str, layers: Sequence[int] | None = None) -> TextMemory:
-    """A fact as a vector: at the last word of "The country is France" the model holds France.
+    """A fact as a vector: at the last token of "The country is France" the model holds France.
 
-    Unlike words through the unembedding, this is the memory as the model itself has it in the
-    middle of its layers, long before anything there is a word.
+    Unlike tokens through the unembedding, this is the memory as the model itself has it in the
+    middle of its layers, long before anything there is a token.
     """
     captured = capture(model, model.encode(text), layers=layers, residual=True)
     return TextMemory(
@@ -99,11 +99,11 @@ def text_memory(model: LanguageModel, text: str, layers: Sequence[int] | None = 
 
 @torch.inference_mode()
 def lens_lifts(
-    lenses: Lenses, text: str, words: Sequence[int], *, position: int = -1
-) -> Float[Tensor, "site word"]:
-    """By how much each lens raises the log-probability of words at a position of a text.
+    lenses: Lenses, text: str, tokens: Sequence[int], *, position: int = -1
+) -> Float[Tensor, "site token"]:
+    """By how much each lens raises the log-probability of tokens at a position of a text.
 
-    It is measured from the baseline lens, which knows how common each word is and nothing else.
+    It is measured from the baseline lens, which knows how common each token is and nothing else.
     """
     model = lenses.model
     captured = capture(model, model.encode(text), layers=list(lenses.by_layer), residual=True)
@@ -112,15 +112,15 @@ def lens_lifts(
         for layer, lens in lenses.by_layer.items()
     }
     said = lenses.logits(activation)[0].log_softmax(-1)  # [site, d_vocab]
-    at = torch.tensor(list(words), device=said.device)
+    at = torch.tensor(list(tokens), device=said.device)
     return said[:, at] - lenses.baseline.to(said)[at]
 
 
 def point_to_heads(
-    lenses: Lenses, text: str, words: Sequence[int], *, position: int = -1
+    lenses: Lenses, text: str, tokens: Sequence[int], *, position: int = -1
 ) -> list[Pointed]:
     """The heads whose lenses say most of a memory at a position of a text, those first."""
-    lifts = lens_lifts(lenses, text, words, position=position).mean(-1).tolist()
+    lifts = lens_lifts(lenses, text, tokens, position=position).mean(-1).tolist()
     every = [Pointed(*site, lift) for site, lift in zip(lenses.sites, lifts, strict=True)]
     return sorted(every, key=lambda pointed: -pointed.lift)
 
@@ -135,7 +135,7 @@ class Memory:
     """What is injected for a memory, at any place of a model.
 
     Args:
-        form: its words through the unembedding, its words through the inverse of a head's lens,
+        form: its tokens through the unembedding, its tokens through the inverse of a head's lens,
             or what the model holds at the last token of the memory read as a text.
         lenses: for the form "lens".
     """
@@ -144,11 +144,11 @@ class Memory:
         self, model: LanguageModel, text: str, *, form: Form, lenses: Lenses | None = None
     ) -> None:
         self.model, self.form, self._lenses = model, form, lenses
-        # Of a text, the last word is what it leads to.
+        # Of a text, the last token is what it leads to.
         said = " ".join(text.split()[-1:]) if form == "text" else text
-        self.words = memory_words(model, said)
+        self.tokens = memory_words(model, said)
         self._read = text_memory(model, text) if form == "text" else None
-        self._direction = unembedding_memory(model, self.words)
+        self._direction = unembedding_memory(model, self.tokens)
 
     def injection(
         self,

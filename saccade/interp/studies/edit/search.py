@@ -74,9 +74,11 @@ class UnrelatedText:
         else:
             final = self._begun(cut, reach).states(changes)[:, reach - 1 : -1]
         losses = []
-        for states, words in zip(final, self.ids[:, cut:], strict=True):  # a row's logits at a time
+        for states, tokens in zip(
+            final, self.ids[:, cut:], strict=True
+        ):  # a row's logits at a time
             said = self.model.unembedding.logits(states).float().log_softmax(-1)
-            losses.append(-said.gather(-1, words[:, None].to(said.device)).mean())
+            losses.append(-said.gather(-1, tokens[:, None].to(said.device)).mean())
         return torch.stack(losses)
 
     def _begin(self, cut: int, reach: int) -> PromptEnds:
@@ -90,7 +92,7 @@ def _behind(change: Change, cut: int) -> Change:
     return replace(change, positions=tuple(cut + place for place in change.positions))
 
 
-# Words are added to what a place holds, from hardly anything to more than all else there; a text
+# Tokens are added to what a place holds, from hardly anything to more than all else there; a text
 # takes its place, by a share.
 STRENGTHS: dict[Form, tuple[float, ...]] = {
     "unembedding": (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
@@ -131,7 +133,7 @@ class FoundEdit:
     """An edit, and what it does."""
 
     edit: Edit
-    word: int
+    token: int
     """The token whose probability it was to raise."""
     before: float
     after: float
@@ -146,18 +148,18 @@ def search_edit(
     prompt: str,
     memory: str,
     *,
-    word: int,
+    token: int,
     unrelated: UnrelatedText,
     space: SearchSpace | None = None,
     lenses: Lenses | None = None,
 ) -> FoundEdit:
-    """The edit that raises a word most after a prompt, of those that cost unrelated text little.
+    """The edit that raises a token most after a prompt, of those that cost unrelated text little.
 
     Every place is tried with every strength. Of the best trials the first whose cost is at most a
     hundredth is taken; of none, the cheapest.
 
     Args:
-        word: the token to raise.
+        token: the token to raise.
         lenses: that point to the heads; needed without places, and for the form "lens".
     """
     space = space or SearchSpace()
@@ -175,14 +177,14 @@ def search_edit(
         for place in places
         for strength in space.strengths or STRENGTHS[space.form]
     ]
-    before = float(chances(model, ids, [None])[0, word])
-    after = chances(model, ids, trials)[:, word]
+    before = float(chances(model, ids, [None])[0, token])
+    after = chances(model, ids, trials)[:, token]
     best, cost = _cheap_enough(trials, after, unrelated)
     about = f"the memory {memory!r}, {FORMS[space.form]}"
     edit = edit_of(model, [trials[best]], prompt=prompt, about=about)
     rise = float(after[best])
     return FoundEdit(
-        edit=edit, word=word, before=before, after=rise, cost=cost, n_tried=len(trials)
+        edit=edit, token=token, before=before, after=rise, cost=cost, n_tried=len(trials)
     )
 
 
@@ -202,7 +204,7 @@ def pointed_places(
     the stream of its middle layers, where no lens of a head looks.
     """
     position = -1 if positions is None else positions[-1]
-    pointed = point_to_heads(lenses, prompt, memory.words, position=position)[:POINTED]
+    pointed = point_to_heads(lenses, prompt, memory.tokens, position=position)[:POINTED]
     places: list[Place] = [(each.layer, each.head) for each in pointed]
     if memory.form == "text":
         places += [(at.index, None) for at in lenses.model.layers[::3]]

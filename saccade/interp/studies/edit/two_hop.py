@@ -84,7 +84,7 @@ def two_hops() -> tuple[TwoHop, ...]:
 
 
 def known_two_hops(model: LanguageModel, questions: Sequence[TwoHop]) -> list[TwoHop]:
-    """Those of which the model knows both single hops: the right word is the likeliest next."""
+    """Those of which the model knows both single hops: the right token is the likeliest next."""
     prompts = sorted({q.first for q in questions} | {q.second for q in questions})
     best = dict(zip(prompts, likeliest(model, prompts), strict=True))
     return [
@@ -99,12 +99,12 @@ def known_two_hops(model: LanguageModel, questions: Sequence[TwoHop]) -> list[Tw
 
 def likeliest(model: LanguageModel, prompts: Sequence[str]) -> list[int]:
     """The likeliest next token of each prompt."""
-    return [int(each.argmax()) for each in next_words(model, prompts)]
+    return [int(each.argmax()) for each in next_tokens(model, prompts)]
 
 
 def chances_of(model: LanguageModel, questions: Sequence[TwoHop]) -> list[float]:
     """How likely the right answer of each question is."""
-    said = next_words(model, [q.question for q in questions])
+    said = next_tokens(model, [q.question for q in questions])
     return [
         float(each.softmax(-1)[behind_a_space(model, q.answer)[0]])
         for q, each in zip(questions, said, strict=True)
@@ -112,8 +112,10 @@ def chances_of(model: LanguageModel, questions: Sequence[TwoHop]) -> list[float]
 
 
 @torch.no_grad()
-def next_words(model: LanguageModel, prompts: Sequence[str]) -> Iterator[Float[Tensor, " d_vocab"]]:
-    """The logits of the word after each prompt."""
+def next_tokens(
+    model: LanguageModel, prompts: Sequence[str]
+) -> Iterator[Float[Tensor, " d_vocab"]]:
+    """The logits of the token after each prompt."""
     states = torch.zeros(len(prompts), model.d_model)
     for batch in prompt_batches(encode_prompts(model, prompts)):
         final = capture(model, batch.ids, mask=batch.mask, layers=[]).final
@@ -171,7 +173,7 @@ class Setting(NamedTuple):
     """What is injected, where, and how strongly."""
 
     form: Form
-    """The bridge's word through the unembedding or a lens, or a text that leads to it."""
+    """The bridge's token through the unembedding or a lens, or a text that leads to it."""
     where: Where
     """At the question's last token, or at the last token of what stands for the bridge."""
     layer: int | None
@@ -254,7 +256,7 @@ class HopTrial:
     def _point(self, number: int, row: int, position: int) -> list[Place]:
         assert self._lenses is not None, "a setting without a layer comes with lenses"
         lifts = self._lifts(row, position)
-        said = [lifts[word] for word in memory_words(self.model, self.questions[number].bridge)]
+        said = [lifts[token] for token in memory_words(self.model, self.questions[number].bridge)]
         lift = torch.stack(said).mean(0)
         best = lift.topk(min(POINTED, len(lift))).indices.tolist()
         return [self._lenses.sites[site] for site in best]
@@ -262,16 +264,16 @@ class HopTrial:
     def _lift(self, row: int, position: int) -> dict[int, Float[Tensor, " site"]]:
         """What the lenses say of all bridges at once, which costs no more than one of them."""
         assert self._lenses is not None, "a setting without a layer comes with lenses"
-        words = sorted({w for q in self.questions for w in memory_words(self.model, q.bridge)})
+        tokens = sorted({w for q in self.questions for w in memory_words(self.model, q.bridge)})
         question = self.questions[row].question
-        lifts = lens_lifts(self._lenses, question, words, position=position)
-        return dict(zip(words, lifts.T, strict=True))
+        lifts = lens_lifts(self._lenses, question, tokens, position=position)
+        return dict(zip(tokens, lifts.T, strict=True))
 
     def _chances(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1).gather(1, self._answers.to(logits.device)[:, None])[:, 0].cpu()
 
 
-# What is there has strength 1. Words are added to it; a text of strength 1 takes its place.
+# What is there has strength 1. Tokens are added to it; a text of strength 1 takes its place.
 STRENGTHS: dict[tuple[Form, Where], tuple[float, ...]] = {
     ("unembedding", "end"): (0.1, 0.3),
     ("unembedding", "phrase"): (1.0,),

@@ -37,7 +37,7 @@ class AblationCheck:
     """KL(model || model without the head), in nats: how much there was to be told."""
 
     def correlations(self) -> Float[Tensor, "bootstrap head"]:
-        """Of the lens's change with the model's, over all words and positions, resampled."""
+        """Of the lens's change with the model's, over all tokens and positions, resampled."""
         counts = resampled(len(self.aligned))
         summed = Agreement(*(counts @ each for each in self.removed))
         return summed.cosine()
@@ -65,8 +65,8 @@ def check_ablation(
 ) -> dict[str, AblationCheck]:
     """Touch each head of a layer twice, and compare what moves with what each lens says moves.
 
-    - *Removed*: the head holds its mean everywhere. The correlation is over all words and
-      positions together, words weighted by the model's probability of them (`agreement`), so that
+    - *Removed*: the head holds its mean everywhere. The correlation is over all tokens and
+      positions together, tokens weighted by the model's probability of them (`agreement`), so that
       the positions where much happens count most.
     - *Resampled*: the head holds what it held in another window at the same place (no window keeps
       its own). The alignment is the mean over positions of the correlation within each: the
@@ -74,7 +74,7 @@ def check_ablation(
       whole head in place of a direction of the residual stream.
 
     A lens hears a position by itself; the model is touched at every position, as in the paper, so
-    what a head does for later words through other heads is in the answer but not in the lens.
+    what a head does for later tokens through other heads is in the answer but not in the lens.
 
     Args:
         lenses: by name, all for this layer; the model is run once for all of them.
@@ -96,11 +96,11 @@ def check_ablation(
             answers.append(stage.answer(head, new[:, :, head]))
             if tick is not None:
                 tick()
-        effects.append(divergence(stage.before, answers[0], stage.words.log_weight))
+        effects.append(divergence(stage.before, answers[0], stage.tokens.log_weight))
         for name in lenses:
             pair = [
                 agreement(
-                    said[name][:, head], stage.before, answer, log_weight=stage.words.log_weight
+                    said[name][:, head], stage.before, answer, log_weight=stage.tokens.log_weight
                 )
                 for said, answer in zip(moved, answers, strict=True)
             ]

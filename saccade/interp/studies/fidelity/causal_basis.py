@@ -94,7 +94,7 @@ def causal_basis(
             optimiser.zero_grad()  # noqa: B023  (called within this round only)
             v = _unit_beside(raw, basis)  # noqa: B023
             after = stage.said(lens, without(z, v, mean))
-            influence = divergence(before, after, stage.words.log_weight).mean(0)  # [head]
+            influence = divergence(before, after, stage.tokens.log_weight).mean(0)  # [head]
             # The logarithm gives heads of all strengths the same say in the shared line search.
             total = -influence.clamp_min(1e-12).log().sum()
             total.backward()
@@ -134,7 +134,7 @@ def lens_influence(
     z = stage.z.float()
     before = stage.said(lens, z)
     moved = [
-        divergence(before, stage.said(lens, without(z, v, stage.mean)), stage.words.log_weight)
+        divergence(before, stage.said(lens, without(z, v, stage.mean)), stage.tokens.log_weight)
         for v in basis.unbind(1)
     ]
     return stage.by_window(torch.stack(moved, -1))
@@ -159,7 +159,7 @@ def model_influence(
         for v in basis[head]:
             touched = without(z[:, :, [head]], v[None], stage.mean[[head]])[:, :, 0]
             after = stage.answer(head, touched)
-            moved.append(divergence(stage.before, after, stage.words.log_weight))
+            moved.append(divergence(stage.before, after, stage.tokens.log_weight))
             if tick is not None:
                 tick()
         rows.append(stage.by_window(torch.stack(moved, -1)))
@@ -174,9 +174,9 @@ def _surrogate(stage: Stage, lens: Lens) -> Float[Tensor, "head d_head d_head"]:
     # Each position tries one of the d_head units; some positions more give each unit a share.
     unit = torch.arange(len(z), device=z.device) % d_head
     tried = z + torch.eye(d_head, device=z.device)[unit, None]
-    moved = stage.said(lens, tried) - stage.said(lens, z)  # [n, head, word]
+    moved = stage.said(lens, tried) - stage.said(lens, z)  # [n, head, token]
     slope = moved.new_zeros(d_head, *moved.shape[1:]).index_add_(0, unit, moved).transpose(0, 1)
-    p = (stage.before + stage.words.log_weight).softmax(-1).mean(0)  # [word]
+    p = (stage.before + stage.tokens.log_weight).softmax(-1).mean(0)  # [token]
     centre = slope - (slope * p).sum(-1, keepdim=True)
     listens = (centre * p) @ centre.transpose(1, 2)
 

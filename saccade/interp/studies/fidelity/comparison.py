@@ -39,7 +39,7 @@ class KindRow(NamedTuple):
 
     name: str
     kl: Estimate
-    """KL(model || lens), in nats a word."""
+    """KL(model || lens), in nats a token."""
     ablation: Estimate
     alignment: Estimate
     spearman: Estimate | None

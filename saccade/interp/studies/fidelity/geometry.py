@@ -1,6 +1,6 @@
 """How two changes of a prediction are compared: divergence, alignment, rank correlation.
 
-Sums over the vocabulary are taken over sampled words (`saccade.interp.lenses.held_out`), each with
+Sums over the vocabulary are taken over sampled tokens (`saccade.interp.lenses.held_out`), each with
 the log of the weight it has in such a sum.
 """
 
@@ -35,14 +35,14 @@ class Estimate(NamedTuple):
 
 
 def divergence(
-    before: Float[Tensor, "*batch word"],
-    after: Float[Tensor, "*#batch word"],
-    log_weight: Float[Tensor, " word"],
+    before: Float[Tensor, "*batch token"],
+    after: Float[Tensor, "*#batch token"],
+    log_weight: Float[Tensor, " token"],
 ) -> Float[Tensor, "*batch"]:
     """KL(softmax before || softmax after), in nats.
 
     With x the change of the logits it is ``log E[exp x] - E[x]`` under the distribution before, so
-    that a part of the words can stand for all without ever giving less than zero.
+    that a part of the tokens can stand for all without ever giving less than zero.
 
     >>> logits = torch.tensor([0.5, 0.25, 0.25]).log()
     >>> float(divergence(logits, torch.zeros(3), torch.zeros(3)))  # log 3 less the entropy
@@ -61,17 +61,17 @@ class Agreement(NamedTuple):
     model: Float[Tensor, "*batch"]
 
     def cosine(self) -> Float[Tensor, "*batch"]:
-        """1 where both move all words alike, up to a scale; 0 where either does not move."""
+        """1 where both move all tokens alike, up to a scale; 0 where either does not move."""
         length = (self.lens * self.model).sqrt()
         return torch.where(length > 0, self.both / length.clamp_min(1e-30), 0.0)
 
 
 def agreement(
-    said: Float[Tensor, "*batch word"],
-    before: Float[Tensor, "*#batch word"],
-    after: Float[Tensor, "*#batch word"],
+    said: Float[Tensor, "*batch token"],
+    before: Float[Tensor, "*#batch token"],
+    after: Float[Tensor, "*#batch token"],
     *,
-    log_weight: Float[Tensor, " word"],
+    log_weight: Float[Tensor, " token"],
 ) -> Agreement:
     """How far a lens's change of logits points the way the model's own logits go.
 

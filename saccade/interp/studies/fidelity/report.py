@@ -36,13 +36,13 @@ class HeadFidelity:
     layer: int
     head: int
     effect: float
-    """KL(model || model without the head), in nats a word: how much there is to be told."""
+    """KL(model || model without the head), in nats a token: how much there is to be told."""
     ablation: Estimate
     """Correlation of what the lens says changes, as the head is removed, with what does."""
     alignment: Estimate
     """The mean over positions of the same within each, as the head is resampled."""
     raw_ablation: Estimate | None = None
-    """The same of the raw unembedding; None where heads have no direct path to the words."""
+    """The same of the raw unembedding; None where heads have no direct path to the tokens."""
     raw_alignment: Estimate | None = None
     spearman: Estimate | None = None
     """Rank correlation of a direction's influence on the lens with that on the model, over the

@@ -12,16 +12,16 @@ from torch import Tensor
 from saccade.errors import LensError
 from saccade.interp.heads.capture import output_matrix
 from saccade.interp.heads.rerun import Rerun
-from saccade.interp.lenses.held_out import Words, sample_words
+from saccade.interp.lenses.held_out import SampledTokens, sample_tokens
 from saccade.interp.lenses.lens import Lens
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-# The first words of a window attend to little but themselves, and are not what a text is like.
+# The first tokens of a window attend to little but themselves, and are not what a text is like.
 FIRST = 4
-N_WORDS = 2048
-# Positions whose prediction of every word is held at once: 50 MB for the default model.
+N_TOKENS = 2048
+# Positions whose prediction of every token is held at once: 50 MB for the default model.
 CHUNK = 256
 
 
@@ -35,9 +35,9 @@ class Stage:
     model: LanguageModel
     layer: int
     rerun: Rerun
-    words: Words
-    """The words that stand for the vocabulary."""
-    before: Float[Tensor, "n word"]
+    tokens: SampledTokens
+    """The tokens that stand for the vocabulary."""
+    before: Float[Tensor, "n token"]
     """The model's logits of them."""
     negentropy: Float[Tensor, " n"]
     """Sum of p log p over the whole vocabulary, of the model's prediction."""
@@ -54,27 +54,27 @@ class Stage:
         ids: Int[Tensor, "window pos"],
         layer: int,
         *,
-        n_words: int = N_WORDS,
+        n_tokens: int = N_TOKENS,
         seed: int = 0,
     ) -> Stage:
-        """Read the windows and choose the words: the likeliest for certain, others at random."""
+        """Read the windows and choose the tokens: the likeliest for certain, others at random."""
         ids = ids.to(model.device)
         rerun = Rerun.record(model, ids, layer)
         final = rerun.final[:, FIRST:].flatten(0, 1)
         likely, mean, negentropy = _predictions(model, final)
-        # The share of an even draw keeps the weight of rare words, and so the noise, in bounds.
-        words = sample_words(
+        # The share of an even draw keeps the weight of rare tokens, and so the noise, in bounds.
+        tokens = sample_tokens(
             likely,
             mean + 1 / model.d_vocab,
-            n_words=min(n_words, model.d_vocab),
+            n_tokens=min(n_tokens, model.d_vocab),
             generator=torch.Generator().manual_seed(seed),
         )
         return cls(
             model=model,
             layer=layer,
             rerun=rerun,
-            words=words,
-            before=model.unembedding.logits(final, words=words.ids).float(),
+            tokens=tokens,
+            before=model.unembedding.logits(final, tokens=tokens.ids).float(),
             negentropy=negentropy,
             mean=rerun.z[:, FIRST:].float().mean((0, 1)),
             entered=rerun.final_residual[:, FIRST:].flatten(0, 1),
@@ -103,14 +103,14 @@ class Stage:
 
     def answer(
         self, head: int, activation: Float[Tensor, "window pos d_head"]
-    ) -> Float[Tensor, "n word"]:
+    ) -> Float[Tensor, "n token"]:
         """The model's logits, had one head of the layer held this at every position."""
         z = self.rerun.z.clone()
         z[:, :, head] = activation.to(z)
         final = self.rerun.with_heads(z)[:, FIRST:].flatten(0, 1)
-        return self.model.unembedding.logits(final, words=self.words.ids).float()
+        return self.model.unembedding.logits(final, tokens=self.tokens.ids).float()
 
-    def said(self, lens: Lens, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head word"]:
+    def said(self, lens: Lens, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head token"]:
         """What a lens says of heads that hold ``z`` at the measured positions."""
         if lens.site == "residual":
             raise LensError(
@@ -119,7 +119,7 @@ class Stage:
                 hint="measure lenses of heads: kind head, dense, jacobian or logit-head",
             )
         activation = z if lens.site == "head" else self._direct(z)
-        return lens(activation, words=self.words.ids).float()
+        return lens(activation, tokens=self.tokens.ids).float()
 
     def _direct(self, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head d_model"]:
         """What heads that hold ``z`` add to the final state, norms frozen as they were.
@@ -137,14 +137,14 @@ class Stage:
     def kl(self, lens: Lens) -> Float[Tensor, "window head"]:
         """KL(model || lens), the mean over the measured positions of each window."""
         said = self.said(lens, self.z)
-        log_p = (self.before + self.words.log_weight).log_softmax(-1)  # over the sampled words
-        total = (said + self.words.log_weight).logsumexp(-1)
+        log_p = (self.before + self.tokens.log_weight).log_softmax(-1)  # over the sampled tokens
+        total = (said + self.tokens.log_weight).logsumexp(-1)
         expected = torch.einsum("nhw,nw->nh", said, log_p.exp())
         return self.by_window(self.negentropy[:, None] - expected + total)
 
 
 def _predictions(model: LanguageModel, final: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every word its largest and its mean probability; of every position sum p log p."""
+    """Of every token its largest and its mean probability; of every position sum p log p."""
     largest = final.new_zeros(model.d_vocab, dtype=torch.float32)
     mean, negentropy = torch.zeros_like(largest), []
     for some in final.split(CHUNK):

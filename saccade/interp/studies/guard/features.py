@@ -114,7 +114,7 @@ class HeadSums:
 
         A head's lens says ``softmax(W_U (A z + b) + c)``. To second order, the divergence between
         what it says at z and at z' is ``(z - z')^T G (z - z') / 2`` with ``G = A F A^T`` and F the
-        covariance of the word vectors (rows of W_U) under the baseline lens: the Fisher metric of
+        covariance of the token vectors (rows of W_U) under the baseline lens: the Fisher metric of
         the lens (Amari, 2016, "Information Geometry and Its Applications", section 2.1). With R a
         square root of G, plain lengths in ``y = z R`` are nats. The directions are the principal
         components of y. What a lens does not hear has no length and does not count. No logits are

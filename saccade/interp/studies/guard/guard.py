@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import LensError
-from saccade.interp.lenses.reading import Word
+from saccade.interp.lenses.reading import TokenValue
 from saccade.interp.lenses.top_tokens import what_is_said
 from saccade.interp.studies.guard.features import Discriminant, Points, Readout
 from saccade.interp.studies.prompts import encode_prompts, prompt_rows
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# What a guard says of one prompt, and which heads and words made it say so.
+# What a guard says of one prompt, and which heads and tokens made it say so.
 
 LONGEST = 60  # characters of a prompt or of a stretch that are shown in a line
 
@@ -42,7 +42,7 @@ class HeadAlarm(NamedTuple):
     head: int
     share: float
     """Of the way from ordinary stretches to this one; all heads' shares sum to 1."""
-    adds: tuple[Word, ...]
+    adds: tuple[TokenValue, ...]
     """What its lens says more than in ordinary prompts: ``p log(p / usual)``, in nats."""
 
     @property
@@ -62,7 +62,7 @@ class Verdict:
     rarity: float
     """Share of ordinary prompts that score as high."""
     stretch: str
-    """The words of that stretch."""
+    """The tokens of that stretch."""
     heads: tuple[HeadAlarm, ...] = ()
     """Those with the largest parts; only looked for where there is an alarm."""
 
@@ -85,7 +85,7 @@ class Verdict:
                     "layer": each.layer,
                     "head": each.head,
                     "share": round(each.share, 6),
-                    "adds": [[word.text, round(word.value, 6)] for word in each.adds],
+                    "adds": [[token.text, round(token.value, 6)] for token in each.adds],
                 }
                 for each in self.heads
             ],
@@ -97,16 +97,16 @@ class Verdict:
 
     def to_text(self) -> str:
         """A few lines to read."""
-        word = "ALARM" if self.is_alarm else "ordinary"
+        token = "ALARM" if self.is_alarm else "ordinary"
         lines = [
-            f"{word}  {self.score:.2f} (alarm above {self.threshold:.2f})  {_short(self.prompt)}"
+            f"{token}  {self.score:.2f} (alarm above {self.threshold:.2f})  {_short(self.prompt)}"
         ]
         if self.is_alarm:
             lines.append(f"  at       {_short(self.stretch)}")
             for each in self.heads:
-                words = " ".join(repr(word.text) for word in each.adds)
+                tokens = " ".join(repr(token.text) for token in each.adds)
                 lines.append(
-                    f"  {each.name:<7}  {100 * each.share:4.1f} %  says more than usual {words}"
+                    f"  {each.name:<7}  {100 * each.share:4.1f} %  says more than usual {tokens}"
                 )
         return "\n".join(lines)
 
@@ -163,13 +163,13 @@ class Guard:
             found[row.prompt] = self.score_of(row.z)
         return found
 
-    def judge(self, prompts: Sequence[str], *, heads: int = 3, words: int = 5) -> list[Verdict]:
-        """Score prompts, and for those that are reported find the heads and words that did it."""
+    def judge(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
+        """Score prompts, and for those that are reported find the heads and tokens that did it."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found: dict[int, Verdict] = {}
         for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
             found[row.prompt] = self._verdict(
-                prompts[row.prompt], encoded[row.prompt], row.z, heads, words
+                prompts[row.prompt], encoded[row.prompt], row.z, heads, tokens
             )
         return [found[row] for row in range(len(prompts))]
 
@@ -179,7 +179,7 @@ class Guard:
         ids: Int[Tensor, " pos"],
         z: dict[int, Tensor],
         heads: int,
-        words: int,
+        tokens: int,
     ) -> Verdict:
         points = self.readout.points(z)
         log_odds = self._log_odds(points)
@@ -193,7 +193,7 @@ class Guard:
                 layer: each[start:stop].mean(0, keepdim=True) for layer, each in z.items()
             }
             alarms = tuple(
-                HeadAlarm(*site, share, self._adds(*site, activation, words))
+                HeadAlarm(*site, share, self._adds(*site, activation, tokens))
                 for site, share in self._parts(points.features[worst])[:heads]
             )
         return Verdict(
@@ -201,7 +201,7 @@ class Guard:
             score=score,
             threshold=self.threshold,
             rarity=1 - int(above) / len(self.ordinary),
-            stretch="".join(self.lenses.model.words(ids[start:stop])).strip(),
+            stretch="".join(self.lenses.model.tokens(ids[start:stop])).strip(),
             heads=alarms,
         )
 
@@ -229,16 +229,18 @@ class Guard:
         return [(sites[i], float(shares[i])) for i in shares.argsort(descending=True).tolist()]
 
     def _adds(
-        self, layer: int, head: int, activation: dict[int, Tensor], words: int
-    ) -> tuple[Word, ...]:
-        """The words that a lens says more over a stretch than it does in ordinary prompts."""
+        self, layer: int, head: int, activation: dict[int, Tensor], tokens: int
+    ) -> tuple[TokenValue, ...]:
+        """The tokens that a lens says more over a stretch than it does in ordinary prompts."""
         lens = self.lenses.by_layer[layer]
         here = activation[layer].to(self.lenses.baseline.device)
         both = lens(torch.cat([here, self.readout.usual[layer][None].to(here)]))[:, head]
-        said = what_is_said(both[:1], both[1].log_softmax(-1), top=words)
+        said = what_is_said(both[:1], both[1].log_softmax(-1), top=tokens)
         ids, values = said.adds.ids[0].tolist(), said.adds.values[0].tolist()
-        texts = self.lenses.model.words(ids)
-        return tuple(Word(*each) for each in zip(ids, texts, values, strict=True) if each[2] > 0)
+        texts = self.lenses.model.tokens(ids)
+        return tuple(
+            TokenValue(*each) for each in zip(ids, texts, values, strict=True) if each[2] > 0
+        )
 
     def save(self, path: str | Path) -> None:
         """Write it as a folder; see `saccade.interp.studies.guard.guard_file`."""
