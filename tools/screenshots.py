@@ -54,7 +54,7 @@ class Shot(NamedTuple):
 
 SHOTS = (
     Shot("prompt", {"text": TEXT}),
-    Shot("prompt-dark", {"text": TEXT, "measure": "contributes"}, scheme="dark"),
+    Shot("prompt-dark", {"text": TEXT, "measure": "direct"}, scheme="dark"),
     Shot("prompt-narrow", {"text": TEXT}, width=360, height=780),
     Shot("head", {"screen": "head", "text": TEXT}, height=1150),
     Shot("positions", {"screen": "positions", "text": TEXT, "pins": " Paris| London"}, height=1150),

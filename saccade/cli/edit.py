@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from saccade.cli.options import (
+    Json,
+    LensName,
     ModelName,
     TrustRemoteCode,
     read_head,
@@ -48,10 +50,10 @@ def facts_of(
     from saccade.interp.studies.prompts import go_on
 
     plain = _chances(model, prompt)
-    says = go_on(model, prompt, say)
+    continuation = go_on(model, prompt, say)
     with edit.applied(model):
         edited = _chances(model, prompt)
-        says_edited = go_on(model, prompt, say)
+        continuation_edited = go_on(model, prompt, say)
     token = int(plain.argmax()) if token is None else token
     facts: dict[str, Any] = {
         "model": model.name,
@@ -64,7 +66,9 @@ def facts_of(
         "predicts": _top(model, plain),
         "predicts_edited": _top(model, edited),
     }
-    return facts | ({"says": says, "says_edited": says_edited} if say else {})
+    return facts | (
+        {"continuation": continuation, "continuation_edited": continuation_edited} if say else {}
+    )
 
 
 def lines_of(facts: dict[str, Any]) -> str:
@@ -83,7 +87,7 @@ def lines_of(facts: dict[str, Any]) -> str:
     for name, key in (("predicts", "predicts"), ("with the edit", "predicts_edited")):
         shown = "  ".join(f"{dotted(token)} {100 * p:.0f}%" for token, p in facts[key])
         lines.append(f"{name:<14} {shown}")
-    for name, key in (("says", "says"), ("with the edit", "says_edited")):
+    for name, key in (("continuation", "continuation"), ("with the edit", "continuation_edited")):
         if key in facts:
             lines.append(f"{name:<14} {' '.join(facts[key].split())}")
     return "\n".join(lines)
@@ -173,12 +177,10 @@ def edit(
         str | None,
         typer.Option(help="Unrelated text; without it, some that the model writes itself."),
     ] = None,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Inject a memory into a model while it runs, or ablate, scale and patch its heads.
 

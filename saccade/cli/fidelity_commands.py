@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from saccade.cli.options import (
+    Json,
+    LensName,
+    LensPlugin,
     ModelName,
     TrustRemoteCode,
     load_plugin,
@@ -15,6 +18,7 @@ from saccade.cli.options import (
     with_options_of,
 )
 from saccade.errors import UsageError
+from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.studies.fidelity.config import FidelityConfig
 
 if TYPE_CHECKING:
@@ -49,9 +53,7 @@ def lens_fidelity(
     ] = "self",
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -59,7 +61,7 @@ def lens_fidelity(
             "raw unembedding and these are compared in one table."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of a measure, layers x heads.")
     ] = None,
@@ -73,9 +75,7 @@ def lens_fidelity(
             help="Keep the figures in the manifest of the lenses, where `saccade read` finds them.",
         ),
     ] = True,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
-    ] = None,
+    plugin: LensPlugin = None,
 ) -> None:
     """Touch the heads of a layer, and compare what the model does with what their lenses say.
 
@@ -210,9 +210,7 @@ def lens_transfer(
     ],
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     to: Annotated[
         str | None,
         typer.Option(help="A changed version of the model to use the lenses on: name or folder."),
@@ -223,17 +221,15 @@ def lens_transfer(
     layer: Annotated[
         list[int] | None, typer.Option(help="Only these layers; may be given again.")
     ] = None,
-    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = 256,
+    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = FitConfig.window,
     tokens: Annotated[
         int, typer.Option(help="Look at no more than so many tokens of the text.")
-    ] = 65_536,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ] = FitConfig.tokens,
+    as_json: Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the extra KL, layers x layers.")
     ] = None,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
-    ] = None,
+    plugin: LensPlugin = None,
 ) -> None:
     """Use the lenses of each layer on every other, and show how much more KL they have there.
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin, showing_progress
+from saccade.cli.options import (
+    LensName,
+    ModelName,
+    TrustRemoteCode,
+    refuse_trusted_stdin,
+    showing_progress,
+)
 from saccade.cli.text_input import MOST_BYTES, read_text
 from saccade.store.schema import Seed
 
@@ -44,9 +50,7 @@ def find_bias(
     ] = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     ablate: Annotated[
         int, typer.Option(help="Silence so many heads, the clearest, one at a time.", min=0)
     ] = 12,

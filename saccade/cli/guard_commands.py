@@ -10,10 +10,21 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, refuse_trusted_stdin, showing_progress
+from saccade.cli.options import (
+    Json,
+    LensName,
+    ModelName,
+    TrustRemoteCode,
+    refuse_trusted_stdin,
+    showing_progress,
+)
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text, stdin_lines
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
+
+GuardFolder = Annotated[
+    Path | None, typer.Option(help="A folder. Default: where `guard fit` writes.")
+]
 
 GUARD_FIT_EXAMPLES = """
 saccade guard fit
@@ -31,9 +42,7 @@ def guard_fit(
     ] = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     out: Annotated[
         Path | None, typer.Option(help="A folder for the guard; in the cache without it.")
     ] = None,
@@ -47,7 +56,7 @@ def guard_fit(
         int, typer.Option(help="Tokens in a stretch; less than a sentence.", min=1)
     ] = 9,
     seed: Annotated[Seed, typer.Option(help="Of the requests that are put into prompts.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Fit a guard on ordinary prompts only: no attack has to be known.
 
@@ -95,14 +104,10 @@ def guard_score(
         str,
         typer.Argument(help="A prompt; - takes one a line from stdin, plain or as JSON."),
     ],
-    guard: Annotated[
-        Path | None, typer.Option(help="A folder; where `guard fit` puts it without.")
-    ] = None,
+    guard: GuardFolder = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     heads: Annotated[int, typer.Option(help="Heads to name in an alarm.", min=0)] = 3,
     tokens: Annotated[int, typer.Option(help="Tokens a head.", min=1)] = 5,
     batch: Annotated[
@@ -144,20 +149,16 @@ saccade guard eval --guard my-guard --prompts 100 --json
 
 
 def guard_eval(
-    guard: Annotated[
-        Path | None, typer.Option(help="A folder; where `guard fit` puts it without.")
-    ] = None,
+    guard: GuardFolder = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     n: Annotated[
         int,
         typer.Option("--prompts", help="Prompts of each kind in each part.", min=10, max=10_000),
     ] = 300,
     seed: Annotated[Seed, typer.Option(help="Of the prompts that are made.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON to this file too.")] = None,
 ) -> None:
     """Try a guard on ordinary and injected prompts whose templates and texts it has not seen.

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.options import (
+    DeviceMap,
+    Json,
+    LensName,
+    LensPlugin,
     ModelName,
     TrustRemoteCode,
     load_plugin,
@@ -43,15 +47,12 @@ def lens_fit(
     ] = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    device_map: Annotated[
-        str | None,
-        typer.Option(help="Spread a large model over devices, as accelerate does: auto."),
-    ] = None,
+    device_map: DeviceMap = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Where to put the lenses; where `saccade read` looks without."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     plugin: Annotated[
         Path | None, typer.Option(help="A Python file with a lens or an objective of your own.")
     ] = None,
@@ -135,9 +136,7 @@ def lens_eval(
             "that the model writes, other than what lenses are fitted on."
         ),
     ],
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     positions: Annotated[
@@ -157,21 +156,19 @@ def lens_eval(
     best: Annotated[
         str | None, typer.Option(help="The best lenses known, to show the share of their gain.")
     ] = None,
-    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = 256,
+    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = FitConfig.window,
     tokens: Annotated[
         int, typer.Option(help="Look at no more than so many tokens of a text.")
     ] = 262_144,
     show_all: Annotated[bool, typer.Option("--all", help="A row for every head.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the gain, layers x heads.")
     ] = None,
     save: Annotated[
         bool, typer.Option("--save", help="Keep the figures in the manifest of the lenses.")
     ] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
-    ] = None,
+    plugin: LensPlugin = None,
 ) -> None:
     """Score every lens on held-out text, beside the baseline, logit and tuned lenses.
 
@@ -279,7 +276,7 @@ saccade lens list --json | jq '.[].model'
 
 
 def lens_list(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the lenses in the cache, where `saccade read` looks for them."""
     from saccade.errors import SaccadeError
@@ -319,10 +316,8 @@ def lens_merge(
     out: Annotated[Path, typer.Option(help="Where to put the merged lenses.")],
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
-    ] = None,
+    as_json: Json = False,
+    plugin: LensPlugin = None,
 ) -> None:
     """Merge lenses of the closed form that were fitted on different text.
 
@@ -351,7 +346,7 @@ def lens_push(
     folder: Annotated[Path, typer.Argument(help="Lenses that `saccade lens fit` wrote.")],
     name: Annotated[str, typer.Argument(help="Where they go on the hub: user/name.")],
     private: Annotated[bool, typer.Option("--private", help="Only you can see them.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Put lenses on the Hugging Face hub; `saccade read --lens user/name` then finds them.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import TrustRemoteCode, showing_progress
+from saccade.cli.options import DeviceMap, Json, TrustRemoteCode, showing_progress
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -36,14 +36,12 @@ def show_model(
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16 or auto; float32 without it.")
     ] = None,
-    device_map: Annotated[
-        str | None, typer.Option(help="How accelerate spreads a large model, such as auto.")
-    ] = None,
+    device_map: DeviceMap = None,
     taps: Annotated[
         str | None,
         typer.Option(help="A regular expression for the attention's output projections."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
     from saccade.interp.heads.model import open_model
@@ -151,7 +149,7 @@ def demo(
         typer.echo(f"using the lenses in {path} (--again fits new ones)", err=True)
         lenses = load_lenses(path, model)
     reading = lenses.read(prompt)
-    Console(highlight=False).print(reading_table(reading, reading.ranked("says")[:8]))
+    Console(highlight=False).print(reading_table(reading, reading.ranked("lens")[:8]))
     typer.echo(NEXT.format(first=_first()))
 
 

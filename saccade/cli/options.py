@@ -28,16 +28,34 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
+# Options that several commands share.
+
 ModelName = Annotated[
-    str | None, typer.Option(help="A hub name or a folder; the small default without it.")
+    str | None, typer.Option(help="A hub name or a folder. Default: SmolLM2-135M-Instruct.")
+]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="Spread a large model over devices, as accelerate does: auto.")
 ]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code",
-        help="Run the Python code that a model brings with it; never together with - (stdin).",
+        help="Run Python code that comes with the model; never together with - (stdin).",
     ),
 ]
+LensName = Annotated[
+    str | None, typer.Option(help="A folder or a hub name. Default: where `lens fit` writes.")
+]
+LensPlugin = Annotated[
+    Path | None, typer.Option(help="A Python file with a lens kind of your own.")
+]
+RecipePlugin = Annotated[Path | None, typer.Option(help="A Python file with a recipe of your own.")]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(help="The folder with data sets. Default: SACCADE_DATA, or the cache."),
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _MOST_INT = 2**63 - 1  # what a tensor can hold
 _INFO = typer.Option().__class__, typer.Argument().__class__

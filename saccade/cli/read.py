@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, refuse_trusted_stdin
+from saccade.cli.options import (
+    Json,
+    LensName,
+    LensPlugin,
+    ModelName,
+    TrustRemoteCode,
+    load_plugin,
+    refuse_trusted_stdin,
+)
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import UsageError
 
@@ -26,9 +34,7 @@ def read(
     text: Annotated[str, typer.Argument(help="What the model reads; - takes it from stdin.")],
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
-    lens: Annotated[
-        str | None, typer.Option(help="A folder or a hub name; where `lens fit` puts it without.")
-    ] = None,
+    lens: LensName = None,
     layer: Annotated[int | None, typer.Option(help="Only heads of this layer.")] = None,
     head: Annotated[int | None, typer.Option(help="Only heads of this number.")] = None,
     position: Annotated[
@@ -36,27 +42,25 @@ def read(
     ] = -1,
     top: Annotated[int, typer.Option(help="Tokens a head.")] = 10,
     by: Annotated[
-        Literal["says", "contributes", "quality"],
+        Literal["lens", "direct", "quality"],
         typer.Option(
-            help="Which heads come first: those that say most here, that add most to the "
-            "predicted token, or whose lens is best."
+            help="Which heads come first: by the KL of their lens from the baseline, by what they "
+            "add directly to the predicted token's logit, or by the quality of their lens."
         ),
-    ] = "says",
+    ] = "lens",
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 8,
     show_all: Annotated[bool, typer.Option("--all", help="Show every head, by depth.")] = False,
     unembedding: Annotated[
         bool, typer.Option("--unembedding", help="Beside each, the raw unembedding's tokens.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with all heads to this file.")
     ] = None,
     edit: Annotated[
         Path | None, typer.Option(help="Read with this edit applied, as `saccade edit` wrote it.")
     ] = None,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a kind of lens of your own.")
-    ] = None,
+    plugin: LensPlugin = None,
 ) -> None:
     """Show what each attention head says of the next token, as its lens tells.
 

@@ -294,7 +294,7 @@ def _questions(status: dict[str, Any], text: str) -> list[tuple[str, dict[str, A
         ("predictions", {"text": text}),
         *(
             ("measure", {"text": text, "measure": measure})
-            for measure in ("says", "gain", "fidelity", "contributes", "entropy")
+            for measure in ("lens", "gain", "fidelity", "direct", "entropy")
         ),
         ("positions", {"text": text}),
         ("lenses", {}),

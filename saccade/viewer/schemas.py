@@ -99,7 +99,7 @@ class PredictionsQuestion(AboutText):
 class MeasureQuestion(AboutText):
     """One figure of each head."""
 
-    measure: Literal["says", "gain", "fidelity", "contributes", "effect", "mass", "entropy"]
+    measure: Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
     position: Place = -1
     lens: Name | None = None
     token: TokenText | None = None

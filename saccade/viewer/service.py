@@ -231,16 +231,16 @@ class ReadingRoom:
                 return measures.lens_gain(self._chosen(asked.lens)[1])
             case "fidelity":
                 return measures.lens_fidelity(self._chosen(asked.lens)[1])
-            case "says":
-                return measures.says_most(self._chosen(asked.lens)[1], run, position=at)
+            case "lens":
+                return measures.lens_kl(self._chosen(asked.lens)[1], run, position=at)
             case "entropy":
                 return measures.attention_entropy(run, position=at)
             case "mass":
                 words, lenses = _word_list(asked.words), self._chosen(asked.lens)[1]
                 return measures.mass_on_words(lenses, run, words, position=at)
         target = measures.target_at(run, position=at, token=asked.token, against=asked.against)
-        if asked.measure == "contributes":
-            return measures.contributions(run, target, position=at)
+        if asked.measure == "direct":
+            return measures.direct_effects(run, target, position=at)
         by = Replacement("zero") if asked.ablate == "zero" else self._mean
         return measures.ablation_effects(
             run, target, position=at, replacement=by, progress=progress

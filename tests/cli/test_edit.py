@@ -50,4 +50,4 @@ def test_what_cannot_be_done_is_told_in_a_line(
 def test_a_prompt_goes_on_to_the_end_of_the_context(edit, stories):
     code, out, _ = edit("--ablate", "1.2", "--say", 495, "--json")
     assert code == 0
-    assert stories.encode(PROMPT + json.loads(out)["says"]).shape[1] <= 512
+    assert stories.encode(PROMPT + json.loads(out)["continuation"]).shape[1] <= 512

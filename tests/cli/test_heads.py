@@ -100,7 +100,7 @@ def test_an_edit_is_made_kept_and_applied(saccade, stories, lens, tmp_path):
     )
     made = json.loads(out)
     assert code == 0 and f"wrote {kept}" in err
-    assert made["after"] > made["before"] and made["says"] != ""
+    assert made["after"] > made["before"] and made["continuation"] != ""
     code, out, _ = saccade("edit", PROMPT, "--load", kept, "--json", *given)
     loaded = json.loads(out)
     assert code == 0 and loaded["predicts_edited"] == made["predicts_edited"]
@@ -144,7 +144,7 @@ def test_a_change_everywhere_goes_on_while_tokens_are_generated(saccade, stories
     for at in ("all", "little girl"):
         code, out, _ = saccade("edit", PROMPT, "--at", at, "--json", *given)
         assert code == 0
-        said[at] = json.loads(out)["says_edited"]
+        said[at] = json.loads(out)["continuation_edited"]
     assert said["all"] != said["little girl"]
 
 

@@ -111,7 +111,9 @@ def test_json_is_the_reading_of_the_shown_heads(read, lenses):
     assert [(h["layer"], h["head"]) for h in loaded["heads"]] == [
         (h.layer, h.head) for h in expected
     ]
-    assert loaded["heads"][0]["says"] == pytest.approx(expected[0].says, rel=1e-4)
+    assert loaded["heads"][0]["kl_from_baseline"] == pytest.approx(
+        expected[0].kl_from_baseline, rel=1e-4
+    )
     assert all(len(head["predicts"]) == 3 for head in loaded["heads"])
     assert loaded["text"] == TEXT
 

@@ -37,7 +37,7 @@ from saccade.interp.lenses.reading_table import predictions
 from saccade.interp.lenses.self_text import write_corpus
 from saccade.interp.lenses.text_run import TextRun
 from saccade.interp.lenses.views import Site, Span, head_card, position_grid, token_ranks
-from saccade.interp.studies.head_measures import mass_on_words, says_most
+from saccade.interp.studies.head_measures import lens_kl, mass_on_words
 from saccade.interp.studies.intervention_trial import Acted, what_happened
 from saccade.interp.studies.prompt_contrast import compare_prompts
 from saccade.interp.studies.transfer import share_lenses
@@ -161,7 +161,7 @@ def test_lenses_are_fitted_read_and_evaluated(
         lenses = load_lenses(tmp_path / folder, model)
         weights = {layer: lens.state_dict() for layer, lens in lenses.by_layer.items()}
         reading = read(lenses, TEXT, top=1, unembedding=True)
-        said = [(each.says, each.contributes, each.attends) for each in reading.heads]
+        said = [(each.kl_from_baseline, each.direct, each.attends) for each in reading.heads]
         evaluated = evaluate_lenses(lenses, test, max_positions=40)
         return weights, said, evaluated.lenses.means, evaluated.quality()
 
@@ -198,7 +198,7 @@ def test_a_text_is_looked_at_from_every_side(stories, there, lenses, text_file):
             "stream": position_grid(run, Site(name="unembedding", lenses=None), span, top=2),
             "ranks": token_ranks(run, site, span, [300, 310]),
             "card": head_card(run, {"lens": own}, layer=2, head=1, position=-1, top=2).to_dict(),
-            "says": says_most(own, after, position=-1).to_dict(),
+            "lens": lens_kl(own, after, position=-1).to_dict(),
             "mass": mass_on_words(own, after, ["she", "her"], position=-1).to_dict(),
             "compared": compare_prompts(own, (run, other), top=2),
             "acted": what_happened(own, Acted(run, after), top=2, say=2),

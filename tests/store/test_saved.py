@@ -32,7 +32,7 @@ def saved_lenses(saved_model):
 
 def test_a_lens_predicts_what_it_predicted(saved_lenses):
     heads = saved_lenses.read(PROMPT).heads
-    found = [[head.says, head.predicts[0].id] for head in heads]
+    found = [[head.kl_from_baseline, head.predicts[0].id] for head in heads]
     assert [each[1] for each in found] == [each[1] for each in EXPECTED["lens"]]
     assert [each[0] for each in found] == pytest.approx([e[0] for e in EXPECTED["lens"]], abs=1e-4)
 

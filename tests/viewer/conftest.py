@@ -22,13 +22,13 @@ PORT = 8765
 
 @pytest.fixture(scope="session")
 def make_head() -> Any:
-    """What one head says, of known numbers: ``make_head(layer, head, says=2.0, adds=...)``."""
+    """A head's reading of known numbers: ``make_head(layer, head, kl_from_baseline=2.0)``."""
     from saccade.interp.lenses.reading import HeadReading, Source, TokenValue
 
     def make(layer: int, head: int | None, *, token: str = " x", gain: float = 0.3, **known: Any):
         usual = {
-            "says": 1.0,
-            "contributes": -0.5,
+            "kl_from_baseline": 1.0,
+            "direct": -0.5,
             "quality": {"kl": 3.0 - gain, "gain": gain},
             "predicts": (TokenValue(1, token, 0.4), TokenValue(2, " Paris", 0.2)),
             "adds": (TokenValue(2, " Paris", 0.3),),
@@ -51,7 +51,12 @@ def make_reading(make_head) -> Any:
     ):
         if heads is None:
             heads = [
-                make_head(at, n, token=token, **{"gain": 0.3 * at, "says": at + n / 10, **known})
+                make_head(
+                    at,
+                    n,
+                    token=token,
+                    **{"gain": 0.3 * at, "kl_from_baseline": at + n / 10, **known},
+                )
                 for at in range(3)
                 for n in range(5)
             ]

@@ -42,10 +42,10 @@ def test_a_head_card_has_the_tokens_of_the_reading_under_every_lens(ask):
     assert [each["name"] for each in card["lenses"]] == ["unembedding", "closed", "polished"]
     for each in card["lenses"][1:]:
         (head,) = [h for h in readings[each["name"]]["heads"] if (h["layer"], h["head"]) == (2, 1)]
-        for name in ("says", "predicts", "adds", "suppresses", "quality"):
+        for name in ("kl_from_baseline", "predicts", "adds", "suppresses", "quality"):
             assert _close(each[name], head[name]), name
         assert _close(card["lenses"][0]["adds"], head["unembedded"])
-        assert _close(card["contributes"], head["contributes"])
+        assert _close(card["direct"], head["direct"])
     assert sum(card["attention"]) == pytest.approx(1.0, abs=1e-4)
     best = max(range(len(card["attention"])), key=card["attention"].__getitem__)
     assert best == head["attends"][0]["position"]
@@ -97,7 +97,7 @@ def test_contributions_and_effects_are_those_of_heads_rank(ask, config, capsys):
     told = ["heads", "rank", TEXT, "--token", "Lily", "--against", "Tom", "--ablate", "zero"]
     assert main([*told, "--model", config.model, "--json"]) == 0
     ranking = json.loads(capsys.readouterr().out)
-    for measure, figure in (("contributes", "direct"), ("effect", "effect")):
+    for measure, figure in (("direct", "direct"), ("effect", "effect")):
         question = {"text": TEXT, "measure": measure, "token": "Lily", "against": "Tom"}
         found = ask("measure", question)
         assert found["token"]["text"] == ranking["token"]
@@ -129,12 +129,14 @@ def test_mass_is_what_the_lens_gives_to_the_tokens(ask, opened):
 
 def test_measures_of_lenses_and_of_attention_are_those_of_the_reading(ask):
     reading = ask("reading", {"text": TEXT})
-    says = ask("measure", {"text": TEXT, "measure": "says"})
+    says = ask("measure", {"text": TEXT, "measure": "lens"})
     gain = ask("measure", {"text": TEXT, "measure": "gain"})
     entropy = ask("measure", {"text": TEXT, "measure": "entropy"})
     for head in reading["heads"]:
         layer, number = head["layer"], head["head"]
-        assert says["rows"][layer]["values"][number] == pytest.approx(head["says"], rel=1e-4)
+        assert says["rows"][layer]["values"][number] == pytest.approx(
+            head["kl_from_baseline"], rel=1e-4
+        )
         quality = head["quality"]
         share = quality["gain"] / (quality["gain"] + quality["kl"])
         assert gain["rows"][layer]["values"][number] == pytest.approx(share, rel=1e-4)
@@ -259,7 +261,7 @@ def test_nothing_is_computed_twice(ask, desk, monkeypatch):
     ask("head", {"text": TEXT, "layer": 4, "head": 7, "position": 3})
     ask("attention", {"text": TEXT, "layer": 2, "head": 2})
     ask("positions", {"text": TEXT})
-    ask("measure", {"text": TEXT, "measure": "contributes"})
+    ask("measure", {"text": TEXT, "measure": "direct"})
     assert len(runs) == 1
 
 

@@ -83,7 +83,7 @@ def test_it_goes_on_with_and_without_the_change(ask, stories):
     from saccade.interp.studies.prompts import go_on
 
     found = ask("act", {"text": TEXT, "changes": [INJECT], "say": 5})
-    assert found["says"] == go_on(stories, TEXT, 5) and found["says_after"]
+    assert found["continuation"] == go_on(stories, TEXT, 5) and found["continuation_after"]
 
 
 def test_a_kept_edit_is_in_every_other_answer(ask):

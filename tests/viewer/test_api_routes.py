@@ -29,7 +29,7 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "traces/dog": None,
     "reading": {"text": TEXT},
     "predictions": {"text": TEXT},
-    "measure": {"text": TEXT, "measure": "contributes", "token": "Lily", "against": "Tom"},
+    "measure": {"text": TEXT, "measure": "direct", "token": "Lily", "against": "Tom"},
     "head": {"text": TEXT, "layer": 1, "head": 3},
     "attention": {"text": TEXT, "layer": 1, "head": 3},
     "positions": {"text": TEXT},

@@ -15,7 +15,7 @@ from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.heads.capture import Captured, capture
 from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.top_tokens import TopTokens, largest, what_is_said
+from saccade.interp.lenses.top_tokens import TopTokens, largest, lens_prediction
 from saccade.viewer.export import Shown, reading_page
 
 if TYPE_CHECKING:
@@ -97,22 +97,22 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadReading:
-    """What one head says, through its lens."""
+    """What the lens of one head predicts."""
 
     layer: int
     head: int | None
     """None where the lens reads the residual stream after the layer."""
-    says: float
-    """KL from the baseline lens to the lens here, in nats: how far it is from saying nothing."""
-    contributes: float | None
+    kl_from_baseline: float
+    """KL of the lens's prediction here from that of the baseline lens, in nats."""
+    direct: float | None
     """What the head adds directly to the logit of the token that the model predicts (direct logit
     attribution); None for the residual stream and for models without a direct path."""
     quality: dict[str, float]
-    """The lens's own figures on held-out text; empty when it was never scored."""
+    """The lens's own metrics on held-out text; empty when it was never scored."""
     predicts: Sequence[TokenValue]
     """The likeliest tokens, with their probabilities."""
     adds: Sequence[TokenValue]
-    """The tokens it makes likelier than they always are, each with its share of ``says``."""
+    """The tokens it makes likelier than the baseline, each with its share of the KL."""
     suppresses: Sequence[TokenValue]
     """The tokens it makes less likely, with ``baseline log(lens / baseline)``, below zero."""
     unembedded: Sequence[TokenValue]
@@ -182,7 +182,7 @@ def plain(value: Any) -> Any:
 
 # Which heads of a reading come first.
 
-Order = Literal["says", "contributes", "quality"]
+Order = Literal["lens", "direct", "quality"]
 """By what a head says here, by what it adds to the predicted token, by how good its lens is."""
 
 
@@ -205,13 +205,13 @@ def in_order(heads: Sequence[HeadReading], by: Order) -> tuple[HeadReading, ...]
 
 
 def _figure(head: HeadReading, by: Order) -> float | None:
-    if by == "says":
-        return head.says
-    return head.contributes if by == "contributes" else head.quality.get("gain")
+    if by == "lens":
+        return head.kl_from_baseline
+    return head.direct if by == "direct" else head.quality.get("gain")
 
 
 def _no_figures(by: Order) -> LensError:
-    if by == "contributes":
+    if by == "direct":
         return LensError(
             "nothing here contributes directly to a token: these lenses read the residual stream, "
             "or the model has no direct path from a head to the tokens",
@@ -240,13 +240,13 @@ class Reading:
     heads: tuple[HeadReading, ...]
     """All of them, in order of depth."""
 
-    def ranked(self, by: Order = "says") -> tuple[HeadReading, ...]:
+    def ranked(self, by: Order = "lens") -> tuple[HeadReading, ...]:
         """The heads, largest first, by one of three figures.
 
         Args:
-            by: "says", how much the head says here; "contributes", what it adds to the predicted
-                token; "quality", how good its lens is on held-out text. Heads without the figure
-                come last.
+            by: "lens", the KL of its lens from the baseline here; "direct", what the head adds
+                to the logit of the predicted token; "quality", the gain of its lens on held-out
+                text. Heads without the metric come last.
         """
         return in_order(self.heads, by)
 
@@ -269,7 +269,7 @@ class Reading:
         """One JSON object."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
-    def to_table(self, *, by: Order = "says", heads: int = 8, width: int = 100) -> str:
+    def to_table(self, *, by: Order = "lens", heads: int = 8, width: int = 100) -> str:
         """The prediction and the first heads of an order, as plain text."""
         from saccade.interp.lenses.reading_table import table_text
 
@@ -339,7 +339,7 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
         layer: activation_at(model, captured, layer, lens.site, positions=[at])
         for layer, lens in lenses.by_layer.items()
     }
-    said = what_is_said(lenses.logits(activation)[0], lenses.baseline, top=top)
+    said = lens_prediction(lenses.logits(activation)[0], lenses.baseline, top=top)
     chances = model.unembedding.logits(captured.final[:, at]).float().softmax(-1)
     prediction = largest(chances, top)
     direct = _direct(lenses, captured, at)
@@ -348,14 +348,14 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
         raw = largest(model.unembedding.linear(direct).float(), top)
     columns = zip(
         _names(lenses),
-        said.says.tolist(),
-        _contributions(model, direct, prediction.ids[0, 0], n=len(said.says)),
+        said.kl_from_baseline.tolist(),
+        _contributions(model, direct, prediction.ids[0, 0], n=len(said.kl_from_baseline)),
         _in_words(model, said.predicts),
         # With fewer than `top` tokens on one side of the baseline lens, an order goes on with
         # tokens of the other side, which are not added, or not suppressed.
         _in_words(model, said.adds, sign=1),
         _in_words(model, said.suppresses, sign=-1),
-        [()] * len(said.says) if raw is None else _in_words(model, raw),
+        [()] * len(said.kl_from_baseline) if raw is None else _in_words(model, raw),
         _attended(lenses, seen),
         strict=True,
     )
@@ -369,8 +369,8 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
             HeadReading(
                 layer=layer,
                 head=head,
-                says=says,
-                contributes=contributes,
+                kl_from_baseline=kl,
+                direct=added,
                 quality=lenses.quality_of(layer, head or 0),
                 predicts=predicts,
                 adds=adds,
@@ -381,7 +381,7 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
             for (
                 layer,
                 head,
-            ), says, contributes, predicts, adds, suppresses, unembedded, attends in columns
+            ), kl, added, predicts, adds, suppresses, unembedded, attends in columns
         ),
     )
 

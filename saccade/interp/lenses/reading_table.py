@@ -90,14 +90,14 @@ def _prediction(reading: Reading) -> Text:
 def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
     token = dotted(reading.prediction[0].text)
     truth = (
-        "fidelity: correlation of what the lens says with what removing the head does; "
+        "fidelity: correlation of the lens with the effect of ablating the head; "
         if has_fidelity
         else ""
     )
     return Text(
-        "says: KL from the baseline lens, in nats; adds: tokens it makes likelier than the "
-        f"baseline does; logit: what the head adds directly to {token}; lens: share of the "
-        f"baseline's KL that it removes on held-out text; {truth}· is a space",
+        "lens: KL from the baseline lens, in nats; adds: tokens it makes likelier than the "
+        f"baseline does; direct: what the head adds to the logit of {token}; quality: share of "
+        f"the baseline's KL that it removes on held-out text; {truth}· is a space",
         style="dim",
     )
 
@@ -108,7 +108,7 @@ def _table(heads: Sequence[HeadReading]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for head in heads:
-        table.add_row(head.name, "says", _figures(head))
+        table.add_row(head.name, "lens", _figures(head))
         for name, shown in _lines(head):
             if shown:
                 table.add_row("", name, shown)
@@ -116,9 +116,11 @@ def _table(heads: Sequence[HeadReading]) -> Table:
 
 
 def _figures(head: HeadReading) -> Text:
-    logit = "" if head.contributes is None else f"  logit {head.contributes:+.2f}"
+    logit = "" if head.direct is None else f"  direct {head.direct:+.2f}"
     truth = "" if head.fidelity is None else f"  fidelity {head.fidelity:+.2f}"
-    return Text.assemble((f"{head.says:.2f}", "bold"), logit, f"  lens {grade(head)}", truth)
+    return Text.assemble(
+        (f"{head.kl_from_baseline:.2f}", "bold"), logit, f"  quality {grade(head)}", truth
+    )
 
 
 def _lines(head: HeadReading) -> list[tuple[str, Text]]:

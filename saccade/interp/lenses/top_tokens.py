@@ -21,10 +21,10 @@ class TopTokens(NamedTuple):
     values: Float[Tensor, "n token"]
 
 
-class Said(NamedTuple):
+class LensPrediction(NamedTuple):
     """What each of n lenses says."""
 
-    says: Float[Tensor, " n"]
+    kl_from_baseline: Float[Tensor, " n"]
     """KL from the baseline lens to the lens, in nats."""
     predicts: TopTokens
     """The likeliest tokens, with their probabilities."""
@@ -35,9 +35,9 @@ class Said(NamedTuple):
 
 
 @torch.inference_mode()
-def what_is_said(
+def lens_prediction(
     logits: Float[Tensor, "n d_vocab"], baseline: Float[Tensor, " d_vocab"], *, top: int
-) -> Said:
+) -> LensPrediction:
     """Measure lenses against the baseline one, and find the tokens that make the difference.
 
     The plain ratio ``log(p / baseline)`` would be won by tokens that nobody expects anyway (a
@@ -50,7 +50,7 @@ def what_is_said(
         top: how many tokens of each order.
 
     >>> logits = torch.tensor([[0.7, 0.2, 0.1]]).log()
-    >>> said = what_is_said(logits, torch.tensor([0.2, 0.3, 0.5]).log(), top=1)
+    >>> said = lens_prediction(logits, torch.tensor([0.2, 0.3, 0.5]).log(), top=1)
     >>> int(said.predicts.ids), int(said.adds.ids), int(said.suppresses.ids)
     (0, 0, 2)
     """
@@ -70,15 +70,15 @@ def what_is_said(
         shares = p.mul_(ratio)
         fallen = largest(ratio.mul(-usual), top)
         parts.append(
-            Said(
-                says=shares.sum(-1),
+            LensPrediction(
+                kl_from_baseline=shares.sum(-1),
                 predicts=TopTokens(likely.ids, chances),
                 adds=largest(shares, top),
                 suppresses=TopTokens(fallen.ids, -fallen.values),
             )
         )
-    return Said(
-        torch.cat([part.says for part in parts]),
+    return LensPrediction(
+        torch.cat([part.kl_from_baseline for part in parts]),
         *(_joined([part[order] for part in parts]) for order in (1, 2, 3)),
     )
 

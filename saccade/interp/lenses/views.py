@@ -17,7 +17,7 @@ from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.reading import TokenValue, plain, share_explained
 from saccade.interp.lenses.reading_table import WEAK
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
-from saccade.interp.lenses.top_tokens import TopTokens, largest, what_is_said
+from saccade.interp.lenses.top_tokens import TopTokens, largest, lens_prediction
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
@@ -36,7 +36,7 @@ class SeenThrough:
     name: str
     kind: str
     method: str
-    says: float | None
+    kl_from_baseline: float | None
     """KL from the baseline lens in nats; None for the unembedding, which has no such lens."""
     quality: dict[str, float]
     explained: float | None
@@ -58,7 +58,7 @@ class HeadCard:
     tokens: list[str]
     token: TokenValue
     """What the model predicts there, with its probability."""
-    contributes: float | None
+    direct: float | None
     """What the head adds directly to that token's logit; None without a direct path."""
     lenses: tuple[SeenThrough, ...]
     attention: tuple[float, ...] | None
@@ -97,7 +97,7 @@ def head_card(
         position=at,
         tokens=run.tokens,
         token=_tokens(run, likeliest)[0],
-        contributes=None if direct is None else _contributes(run, direct, likeliest.ids[0, 0]),
+        direct=None if direct is None else _direct_logit(run, direct, likeliest.ids[0, 0]),
         lenses=tuple(_seen(run, lenses, direct, layer=layer, head=head, at=at, top=top)),
         attention=None if row is None else tuple(row.tolist()),
         entropy=None if row is None else float(entropy_of(row)),
@@ -130,14 +130,14 @@ def _seen(
         if lens is None or lens.site == "residual":
             continue
         activation = activation_at(run.model, run.captured, layer, lens.site, positions=[at])
-        said = what_is_said(said_by_head(lens, activation, head), each.baseline, top=top)
+        said = lens_prediction(said_by_head(lens, activation, head), each.baseline, top=top)
         quality = each.quality_of(layer, head)
         explained = share_explained(quality)
         yield SeenThrough(
             name=name,
             kind=each.provenance.kind,
             method=each.provenance.method,
-            says=float(said.says[0]),
+            kl_from_baseline=float(said.kl_from_baseline[0]),
             quality=quality,
             explained=explained,
             fidelity=quality.get("ablation"),
@@ -154,7 +154,7 @@ def _direct(run: TextRun, layer: int, head: int, at: int) -> Float[Tensor, "1 d_
     return direct_states(run.model, run.captured, layer, positions=[at])[0, :, head]
 
 
-def _contributes(run: TextRun, direct: Tensor, token: Tensor) -> float:
+def _direct_logit(run: TextRun, direct: Tensor, token: Tensor) -> float:
     row = run.model.unembedding.weight[token].float()
     return float(direct[0].to(row) @ row * run.model.unembedding.scale)
 
@@ -166,7 +166,7 @@ def _unembedded(run: TextRun, direct: Tensor, top: int) -> SeenThrough:
         name=UNEMBEDDING,
         kind=HeadLogitLens.kind,
         method="",
-        says=None,
+        kl_from_baseline=None,
         quality={},
         explained=None,
         fidelity=None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
     from saccade.interp.lenses.text_run import TextRun
 
-Measure: TypeAlias = Literal["says", "gain", "fidelity", "contributes", "effect", "mass", "entropy"]
+Measure: TypeAlias = Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Figures: TypeAlias = Mapping[int, Sequence[float | None]]
 """Layer -> one figure a head; None where a head has no such figure."""
@@ -126,12 +126,12 @@ def lens_fidelity(lenses: Lenses) -> HeadMap:
     )
 
 
-def says_most(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
+def lens_kl(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
     """How far each lens is from saying nothing."""
     reading = read_run(lenses, run, position=position, top=1)
     return _map(
-        "says",
-        _by_layer({(each.layer, each.head or 0): each.says for each in reading.heads}),
+        "lens",
+        _by_layer({(each.layer, each.head or 0): each.kl_from_baseline for each in reading.heads}),
         label="KL from the baseline lens, in nats",
         unit="nats",
     )
@@ -149,7 +149,7 @@ def attention_entropy(run: TextRun, *, position: int) -> HeadMap:
 
 
 @torch.inference_mode()
-def contributions(run: TextRun, target: Target, *, position: int) -> HeadMap:
+def direct_effects(run: TextRun, target: Target, *, position: int) -> HeadMap:
     """What each head adds directly to a token's logit, above another token's or the mean one's."""
     found = direct_scores(run.model, run.captured, target, position=run.position(position))
     if not found:
@@ -159,7 +159,7 @@ def contributions(run: TextRun, target: Target, *, position: int) -> HeadMap:
         )
     tokens = _tokens(run, target, position)
     return _map(
-        "contributes",
+        "direct",
         {layer: each[0].tolist() for layer, each in found.items()},
         label=f"what the head adds directly to the logit of {tokens[0].text!r}",
         unit="logits",

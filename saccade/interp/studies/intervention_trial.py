@@ -76,9 +76,9 @@ class Outcome:
     """The correlation of ``actual`` and ``predicted`` over all tokens, each weighed by its
     probability before."""
     changes: list[str]
-    says: str
+    continuation: str
     """How the model goes on without the changes; empty unless asked for."""
-    says_after: str
+    continuation_after: str
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -104,7 +104,7 @@ def what_happened(
     chances = old.exp()
     followed = int(old.argmax()) if token is None else token_asked(run, token)
     moved = (new.exp() - chances).abs().topk(min(top, len(old))).indices
-    says, says_after = _said(acted, say)
+    continuation, continuation_after = _said(acted, say)
     return Outcome(
         text=run.text,
         tokens=run.tokens,
@@ -123,8 +123,8 @@ def what_happened(
         moved=_moved(run, old, new, foretold, moved.tolist()),
         agreement=None if foretold is None else _agreement(new - old, foretold, chances),
         changes=[describe(each) for each in acted.after.changes],
-        says=says,
-        says_after=says_after,
+        continuation=continuation,
+        continuation_after=continuation_after,
     )
 
 

@@ -45,7 +45,7 @@ class ComparedHead:
 
     layer: int
     head: int | None
-    says: tuple[float, float]
+    kl_from_baseline: tuple[float, float]
     direct: tuple[float, float] | None
     """What the head adds directly to the score; None without a direct path."""
     difference: float | None
@@ -96,7 +96,7 @@ def compare_prompts(
             ComparedHead(
                 layer=left.layer,
                 head=left.head,
-                says=(left.says, right.says),
+                kl_from_baseline=(left.kl_from_baseline, right.kl_from_baseline),
                 direct=added,
                 difference=None if added is None else added[1] - added[0],
                 adds=(left.adds, right.adds),

@@ -42,14 +42,14 @@ export function drawResult(found) {
       ),
       fact("changes", found.changes.join(", ")),
     ),
-    found.says
+    found.continuation
       ? panel(
           "It goes on",
           make(
             "div",
             { class: "two" },
-            make("div", { class: "goes-on" }, make("h3", {}, "before"), found.says),
-            make("div", { class: "goes-on" }, make("h3", {}, "after"), found.says_after ?? ""),
+            make("div", { class: "goes-on" }, make("h3", {}, "before"), found.continuation),
+            make("div", { class: "goes-on" }, make("h3", {}, "after"), found.continuation_after ?? ""),
           ),
         )
       : null,

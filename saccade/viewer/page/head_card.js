@@ -18,7 +18,7 @@ export function cardFromReading(reading, { layer, head }) {
     name: "unembedding",
     kind: "logit-head",
     method: "",
-    says: null,
+    kl_from_baseline: null,
     quality: {},
     predicts: [],
     adds: found.unembedded,
@@ -31,7 +31,7 @@ export function cardFromReading(reading, { layer, head }) {
     name: reading.lens ?? "lens",
     kind: "head",
     method: "",
-    says: found.says,
+    kl_from_baseline: found.kl_from_baseline,
     quality: found.quality,
     predicts: found.predicts,
     adds: found.adds,
@@ -46,7 +46,7 @@ export function cardFromReading(reading, { layer, head }) {
     model: reading.model,
     position: reading.position,
     tokens: reading.tokens,
-    contributes: found.contributes,
+    direct: found.direct,
     token: reading.prediction[0],
     lenses: found.unembedded.length ? [raw, own] : [own],
     attention: found.attends.length ? attention : null,
@@ -57,16 +57,16 @@ export function cardFromReading(reading, { layer, head }) {
 
 export function cardFacts(card) {
   const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
-  const says = card.lenses.find((lens) => lens.says !== null);
+  const lens = card.lenses.find((each) => each.kl_from_baseline !== null);
   return make(
     "dl",
     { class: "facts" },
-    says ? fact(`says (${says.name})`, `${fixed(says.says)} nats`) : null,
-    card.contributes === null
+    lens ? fact(`KL from the baseline (${lens.name})`, `${fixed(lens.kl_from_baseline)} nats`) : null,
+    card.direct === null
       ? null
       : fact(
           make("span", {}, "adds to ", make("span", { class: "token" }, dotted(card.token.text))),
-          `${signed(card.contributes)} logits`,
+          `${signed(card.direct)} logits`,
         ),
     card.entropy === null ? null : fact("attention entropy", `${fixed(card.entropy)} nats`),
   );

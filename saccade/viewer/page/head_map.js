@@ -28,7 +28,7 @@ export function headMap(state, reading, found) {
   });
   const scale = scaleOf(
     cells.map((cell) => cell.value),
-    { signed: found.isTwoWay, root: ["says", "effect", "contributes"].includes(state.measure) },
+    { signed: found.isTwoWay, root: ["lens", "effect", "direct"].includes(state.measure) },
   );
   const map = heatMap({
     cells,

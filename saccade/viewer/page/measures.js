@@ -10,19 +10,19 @@ import { setState } from "./state.js";
 import { getStatus, watchJob } from "./status.js";
 
 const MEASURES = [
-  ["says", "how much it says here"],
+  ["lens", "KL of the lens from the baseline"],
   ["gain", "lens gain on held-out text"],
-  ["contributes", "contribution to a token"],
+  ["direct", "direct effect on a token's logit"],
   ["effect", "effect of ablation"],
   ["mass", "mass on a word list"],
   ["entropy", "attention entropy"],
   ["fidelity", "fidelity of the lens"],
 ];
 const FROM_READING = {
-  says: {
+  lens: {
     label: "KL from the baseline lens, in nats",
     unit: "nats",
-    of: (head) => head.says,
+    of: (head) => head.kl_from_baseline,
   },
   gain: {
     label: "share of the baseline lens's KL that the lens removes",
@@ -46,12 +46,12 @@ export async function measured(state, reading, onjob) {
       values: new Map(reading.heads.map((head) => [nameOf(head), own.of(head)])),
     };
   const asked = measureQuestion(state);
-  if (state.measure === "contributes" && !state.token && !hasAnswer("measure", asked))
+  if (state.measure === "direct" && !state.token && !hasAnswer("measure", asked))
     return {
       label: "what it adds to the logit of the predicted token",
       unit: "logits",
       isTwoWay: true,
-      values: new Map(reading.heads.map((head) => [nameOf(head), head.contributes])),
+      values: new Map(reading.heads.map((head) => [nameOf(head), head.direct])),
     };
   const answer = await watchJob(ask("measure", asked), onjob);
   const values = new Map(
@@ -86,7 +86,7 @@ export function titleOf({ layer, head }) {
 export function measureControls(state) {
   const isThere = (measure) =>
     FROM_READING[measure] ||
-    measure === "contributes" ||
+    measure === "direct" ||
     hasAnswer("measure", measureQuestion({ ...state, measure }));
   const offered = MEASURES.filter(([name]) => name === state.measure || isThere(name));
   const node = make(
@@ -110,7 +110,7 @@ export function measureControls(state) {
       ),
     ),
   );
-  if (["contributes", "effect"].includes(state.measure))
+  if (["direct", "effect"].includes(state.measure))
     node.append(
       tokenField(state, "token", "of the token", "as predicted"),
       tokenField(state, "against", "against", "the mean token"),

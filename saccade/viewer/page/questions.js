@@ -12,7 +12,7 @@ export function readingQuestion(state) {
 
 export function measureQuestion(state) {
   const asked = { ...readingQuestion(state), measure: state.measure };
-  if (["contributes", "effect"].includes(state.measure))
+  if (["direct", "effect"].includes(state.measure))
     Object.assign(asked, { token: state.token, against: state.against });
   if (state.measure === "effect") asked.ablate = state.ablate;
   if (state.measure === "mass") asked.words = state.words;

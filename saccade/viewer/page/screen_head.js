@@ -74,7 +74,7 @@ async function update(state, { strip, map, card, looks, roles, ranked }) {
 function siteIn(reading, name) {
   const named = headNamed(name),
     isHere = (head) => head.layer === named?.layer && head.head === named?.head;
-  const most = (best, head) => (head.says > best.says ? head : best);
+  const most = (best, head) => (head.kl_from_baseline > best.kl_from_baseline ? head : best);
   const { layer, head } = reading.heads.find(isHere) ?? reading.heads.reduce(most);
   return { layer, head };
 }

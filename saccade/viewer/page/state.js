@@ -6,7 +6,7 @@ const DEFAULTS = {
   other: "",
   at: "-1",
   lens: "",
-  measure: "says",
+  measure: "lens",
   token: "",
   against: "",
   words: "",

@@ -153,7 +153,7 @@ def test_what_a_head_says_agrees_with_loops_over_the_tokens(lenses, reading, run
     shares = [a * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     drops = [b * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     read = reading.at(layer, head)
-    assert read.says == pytest.approx(sum(shares), rel=1e-4)
+    assert read.kl_from_baseline == pytest.approx(sum(shares), rel=1e-4)
     for tokens, figures, sign in (
         (read.predicts, p, 1),
         (read.adds, shares, 1),
@@ -193,7 +193,7 @@ def test_contributions_sum_to_what_all_attention_adds_to_the_predicted_tokens_lo
 ):
     row = model.hf.lm_head.weight[reading.prediction[0].id]
     whole = sum(float(frozen_by_hand(model, run, run["wrote"][at]) @ row) for at in range(LAYERS))
-    assert sum(head.contributes for head in reading.heads) == pytest.approx(whole, rel=1e-4)
+    assert sum(head.direct for head in reading.heads) == pytest.approx(whole, rel=1e-4)
 
 
 def test_a_contribution_and_the_raw_unembedding_are_those_of_the_heads_own_columns(
@@ -206,7 +206,7 @@ def test_a_contribution_and_the_raw_unembedding_are_those_of_the_heads_own_colum
     added = frozen_by_hand(model, run, columns @ run["z"][layer][head])
     logits = (model.hf.lm_head.weight @ added).tolist()
     read = reading.at(layer, head)
-    assert read.contributes == pytest.approx(logits[reading.prediction[0].id], rel=1e-3)
+    assert read.direct == pytest.approx(logits[reading.prediction[0].id], rel=1e-3)
     order = sorted(range(VOCAB), key=lambda w: -logits[w])[:TOP]
     assert [token.id for token in read.unembedded] == order
     assert [w.value for w in read.unembedded] == pytest.approx([logits[w] for w in order], rel=1e-3)
@@ -234,8 +234,8 @@ def test_heads_come_in_order_of_depth_and_each_ranking_falls(reading):
         (layer, head) for layer in range(LAYERS) for head in range(HEADS)
     ]
     for by, figure in (
-        ("says", lambda head: head.says),
-        ("contributes", lambda head: head.contributes),
+        ("lens", lambda head: head.kl_from_baseline),
+        ("direct", lambda head: head.direct),
         ("quality", lambda head: head.quality["gain"]),
     ):
         ranked = reading.ranked(by)
@@ -255,7 +255,9 @@ def test_a_position_inside_a_text_is_read_as_if_the_text_ended_there(lenses):
     inside, cut = read(lenses, TEXT, position=2), read(lenses, " ".join(TEXT.split()[:3]))
     assert inside.position == cut.position == 2
     assert len(inside.tokens) == 6 and len(cut.tokens) == 3
-    assert [h.says for h in inside.heads] == pytest.approx([h.says for h in cut.heads], rel=1e-4)
+    assert [h.kl_from_baseline for h in inside.heads] == pytest.approx(
+        [h.kl_from_baseline for h in cut.heads], rel=1e-4
+    )
     assert [[w.id for w in h.adds] for h in inside.heads] == [
         [w.id for w in h.adds] for h in cut.heads
     ]
@@ -268,43 +270,51 @@ def test_lenses_measured_together_say_what_they_say_alone(monkeypatch):
     generator = torch.Generator().manual_seed(2)
     logits = 3 * torch.randn(5, 1301, generator=generator)
     baseline = torch.randn(1301, generator=generator).log_softmax(-1)
-    together = top_tokens.what_is_said(logits, baseline, top=3)
+    together = top_tokens.lens_prediction(logits, baseline, top=3)
     monkeypatch.setattr(top_tokens, "CHUNK", 2 * 1301)  # three chunks, the last of one row
     for said in (
-        top_tokens.what_is_said(logits, baseline, top=3),
-        *(top_tokens.what_is_said(logits[at : at + 1], baseline, top=3) for at in range(5)),
+        top_tokens.lens_prediction(logits, baseline, top=3),
+        *(top_tokens.lens_prediction(logits[at : at + 1], baseline, top=3) for at in range(5)),
     ):
-        at = slice(None) if len(said.says) == 5 else int((together.says == said.says).nonzero())
-        torch.testing.assert_close(said.says, together.says[at].view_as(said.says))
+        at = (
+            slice(None)
+            if len(said.kl_from_baseline) == 5
+            else int((together.kl_from_baseline == said.kl_from_baseline).nonzero())
+        )
+        torch.testing.assert_close(
+            said.kl_from_baseline, together.kl_from_baseline[at].view_as(said.kl_from_baseline)
+        )
         for part, whole in zip(said[1:], together[1:], strict=True):
             assert torch.equal(part.ids, whole.ids[at].view_as(part.ids))
 
 
-def test_all_shares_sum_to_what_is_said():
-    from saccade.interp.lenses.top_tokens import what_is_said
+def test_all_shares_sum_to_the_kl_from_the_baseline():
+    from saccade.interp.lenses.top_tokens import lens_prediction
 
     generator = torch.Generator().manual_seed(2)
     logits, baseline = torch.randn(3, 29, generator=generator), torch.randn(29).log_softmax(-1)
-    said = what_is_said(logits, baseline, top=29)
-    torch.testing.assert_close(said.adds.values.sum(-1), said.says)
+    said = lens_prediction(logits, baseline, top=29)
+    torch.testing.assert_close(said.adds.values.sum(-1), said.kl_from_baseline)
     torch.testing.assert_close(said.predicts.values.sum(-1), torch.ones(3))
     backwards = (baseline.exp() * (logits.log_softmax(-1) - baseline)).sum(-1)
     torch.testing.assert_close(said.suppresses.values.sum(-1), backwards)
 
 
 def test_a_lens_that_is_the_baseline_one_says_nothing():
-    from saccade.interp.lenses.top_tokens import what_is_said
+    from saccade.interp.lenses.top_tokens import lens_prediction
 
     baseline = torch.randn(31).log_softmax(-1)
-    assert what_is_said(baseline[None] + 5.0, baseline, top=3).says.abs().item() < 1e-5
+    assert (
+        lens_prediction(baseline[None] + 5.0, baseline, top=3).kl_from_baseline.abs().item() < 1e-5
+    )
 
 
-def test_a_token_that_the_baseline_lens_has_never_seen_does_not_make_what_is_said_infinite():
-    from saccade.interp.lenses.top_tokens import what_is_said
+def test_a_token_that_the_baseline_lens_has_never_seen_does_not_make_the_kl_infinite():
+    from saccade.interp.lenses.top_tokens import lens_prediction
 
     baseline = torch.tensor([0.5, 0.5, 0.0]).log()
-    said = what_is_said(torch.tensor([[1.0, 1.0, 1.0]]), baseline, top=1)
-    assert said.says.isfinite().all() and int(said.adds.ids) == 2
+    said = lens_prediction(torch.tensor([[1.0, 1.0, 1.0]]), baseline, top=1)
+    assert said.kl_from_baseline.isfinite().all() and int(said.adds.ids) == 2
 
 
 @pytest.mark.parametrize("d_vocab", [5, 640, 641, 1301, 4096])
@@ -327,10 +337,10 @@ def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_
     ]
     last = reading.at(LAYERS - 1)
     assert [token.id for token in last.predicts] == [token.id for token in reading.prediction]
-    assert last.contributes is None and last.attends == () and last.unembedded == ()
+    assert last.direct is None and last.attends == () and last.unembedded == ()
     with pytest.raises(LensError, match="nothing here contributes directly"):
-        reading.ranked("contributes")
-    assert reading.to_table(heads=2).count("says") == 3  # two entries and the legend
+        reading.ranked("direct")
+    assert reading.to_table(heads=2).count("lens") == 3  # two entries and the legend
     assert f'"layer":{LAYERS - 1},"head":null' in reading.to_html()
 
 
@@ -347,7 +357,7 @@ def test_a_model_that_hides_its_attention_is_read_without_it(lenses, monkeypatch
 
     monkeypatch.setattr(reading, "capture", hiding)
     heads = reading.read(lenses, TEXT).heads
-    assert all(head.attends == () and head.contributes is not None for head in heads)
+    assert all(head.attends == () and head.direct is not None for head in heads)
 
 
 def test_the_json_holds_what_the_reading_does(reading):
@@ -356,7 +366,7 @@ def test_the_json_holds_what_the_reading_does(reading):
     assert len(loaded["heads"]) == LAYERS * HEADS
     head = loaded["heads"][-1]
     assert (head["layer"], head["head"]) == (LAYERS - 1, HEADS - 1)
-    assert head["says"] == pytest.approx(reading.heads[-1].says, rel=1e-5)
+    assert head["kl_from_baseline"] == pytest.approx(reading.heads[-1].kl_from_baseline, rel=1e-5)
     assert head["adds"][0].keys() == {"id", "text", "value"}
     assert head["attends"][0].keys() == {"position", "text", "weight"}
 
@@ -426,4 +436,4 @@ def test_a_model_that_has_learnt_is_read_too(stories):
     reading = read(with_lenses(stories, random_head_lens), "Once upon a time, there was a", top=3)
     assert reading.prediction[0].text == " little"
     assert len(reading.heads) == stories.n_heads
-    assert all(head.says > 0 and len(head.predicts) == 3 for head in reading.heads)
+    assert all(head.kl_from_baseline > 0 and len(head.predicts) == 3 for head in reading.heads)

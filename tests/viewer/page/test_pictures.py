@@ -168,8 +168,8 @@ def long_reading() -> dict[str, object]:
         {
             "layer": layer,
             "head": head,
-            "says": abs(math.sin(layer * 9 + head)),
-            "contributes": math.cos(layer + head),
+            "kl_from_baseline": abs(math.sin(layer * 9 + head)),
+            "direct": math.cos(layer + head),
             "quality": {"kl": 3.0, "gain": layer / 30},
             "predicts": tokens,
             "adds": tokens,

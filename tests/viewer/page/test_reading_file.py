@@ -36,7 +36,7 @@ def test_the_head_that_says_most_is_shown_first_and_a_click_shows_another(
         page.locator(f"{CELLS}[data-head='{head.layer}.{head.head}']").click()
         wanted = f"Layer {head.layer}, head {head.head}"
         until(page, "wanted => document.querySelector('h1').textContent === wanted", wanted)
-        assert f"{head.says:.2f} nats" in page.inner_text("main .card .facts")
+        assert f"{head.kl_from_baseline:.2f} nats" in page.inner_text("main .card .facts")
 
 
 def test_a_card_has_every_list_of_its_head(open_file, make_head, make_reading):
@@ -83,8 +83,8 @@ def fills(page) -> list[str]:
     return page.eval_on_selector_all(CELLS, "cells => cells.map(each => each.getAttribute('fill'))")
 
 
-def test_darkness_is_the_root_of_the_share_of_what_is_said_most(open_file, make_head, make_reading):
-    heads = [make_head(0, n, says=says) for n, says in enumerate((4.0, 1.0, 0.25, 0.0))]
+def test_darkness_is_the_root_of_the_share_of_the_largest_kl(open_file, make_head, make_reading):
+    heads = [make_head(0, n, kl_from_baseline=says) for n, says in enumerate((4.0, 1.0, 0.25, 0.0))]
     page = open_file(make_reading(heads=heads).to_html())
     # The ramp has five colours at equal distances; a quarter of the most lies halfway.
     stops = page.evaluate(
@@ -116,7 +116,10 @@ def test_a_reading_in_which_no_head_says_anything_is_drawn(open_file, make_head,
         name: (TokenValue(1, "x", 0.0), TokenValue(2, "y", 0.0))
         for name in ("predicts", "adds", "suppresses", "unembedded")
     }
-    silent = [make_head(0, n, says=0.0, **none, attends=(Source(0, "z", 0.0),)) for n in range(2)]
+    silent = [
+        make_head(0, n, kl_from_baseline=0.0, **none, attends=(Source(0, "z", 0.0),))
+        for n in range(2)
+    ]
     page = open_file(make_reading(heads=silent).to_html())
     assert len(set(fills(page))) == 1
     widths = "bars => bars.map(each => each.style.width)"
@@ -158,7 +161,9 @@ def test_layers_with_fewer_heads_leave_their_places_empty(open_file, make_head, 
 
 
 def test_a_reading_of_the_residual_stream_speaks_of_layers(open_file, make_head, make_reading):
-    heads = [make_head(n, None, says=says, attends=()) for n, says in enumerate((0.1, 0.2))]
+    heads = [
+        make_head(n, None, kl_from_baseline=says, attends=()) for n, says in enumerate((0.1, 0.2))
+    ]
     page = open_file(make_reading(heads=heads).to_html())
     assert page.inner_text("main h1") == "Stream after layer 1"
     assert texts(page, "main .heat-map text") == ["0", "1"]  # over the columns, none before rows
@@ -177,7 +182,7 @@ def test_long_lists_are_cut(open_file, make_head, make_reading):
     from saccade.interp.lenses.reading import TokenValue
 
     tokens = tuple(TokenValue(n, f" w{n}", 0.5) for n in range(9))
-    heads = [make_head(0, n, adds=tokens, says=20.0 - n) for n in range(17)]
+    heads = [make_head(0, n, adds=tokens, kl_from_baseline=20.0 - n) for n in range(17)]
     page = open_file(make_reading(heads=heads, predicted=9).to_html())
     assert texts(page, "main .text-and-next .tokens .token") == [f"{n}b" for n in range(6)]
     assert texts(page, "main .ranking .name") == [f"0.{n}" for n in range(14)]
@@ -193,7 +198,7 @@ def test_a_card_says_how_good_its_lens_is(open_file, make_head, make_reading):
     own = "main .lens[data-lens=lens] .trust"
     assert texts(page, f"{own} > span:not(.meter)") == ["removes 50% of the KL", "fidelity +0.25"]
     assert "adds to 0b\n\u22120.50 logits" in page.inner_text("main .card .facts")
-    plain = make_head(0, 0, quality={}, contributes=None)
+    plain = make_head(0, 0, quality={}, direct=None)
     page = open_file(make_reading(heads=[plain]).to_html())
     assert page.inner_text(own) == "not scored"
     assert "adds to" not in page.inner_text("main .card .facts")
@@ -209,7 +214,7 @@ def test_only_what_the_file_can_answer_is_offered(open_file, make_reading):
     offered = page.locator("main select[aria-label=measure] option").evaluate_all(
         "options => options.map(each => each.value)"
     )
-    assert offered == ["says", "gain", "contributes", "fidelity"]
+    assert offered == ["lens", "gain", "direct", "fidelity"]
     page.locator("main .ranking button").first.click()
     page.wait_for_selector("main .lens")
 

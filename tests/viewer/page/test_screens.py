@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-HEADS = {"says", "gain", "contributes", "entropy"}
+HEADS = {"lens", "gain", "direct", "entropy"}
 
 
 def dotted(text: str) -> str:
@@ -53,7 +53,7 @@ def test_the_prompt_screen_shows_what_the_command_line_prints(new_page, viewed, 
     shown = texts(page, "main .text-and-next .tokens .token")
     assert shown == [dotted(token["text"]) for token in reading["prediction"][:6]]
     assert page.locator("main .heat-map [role=gridcell]").count() == len(reading["heads"])
-    ranked = sorted(reading["heads"], key=lambda head: -head["says"])[:14]
+    ranked = sorted(reading["heads"], key=lambda head: -head["kl_from_baseline"])[:14]
     assert texts(page, "main .ranking .name") == [f"{h['layer']}.{h['head']}" for h in ranked]
     assert texts(page, "main .ranking li:first-child .token") == [
         dotted(token["text"]) for token in ranked[0]["adds"][:5]
@@ -69,7 +69,9 @@ def test_the_map_is_of_the_reading_that_the_read_command_prints(
     assert main(["read", text, *given, "--all", "--unembedding", "--json"]) == 0
     reading = json.loads(capsys.readouterr().out)
     page = new_page(viewed.link(text=text))
-    wanted = {f"{head['layer']}.{head['head']}": head["says"] for head in reading["heads"]}
+    wanted = {
+        f"{head['layer']}.{head['head']}": head["kl_from_baseline"] for head in reading["heads"]
+    }
     assert figures_on(page) == pytest.approx(wanted, abs=0.0051)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from saccade.errors import LensError
 from saccade.interp.lenses.reading import TokenValue
-from saccade.interp.lenses.top_tokens import what_is_said
+from saccade.interp.lenses.top_tokens import lens_prediction
 from saccade.interp.studies.guard.features import Discriminant, Points, Readout
 from saccade.interp.studies.prompts import encode_prompts, prompt_rows
 
@@ -235,7 +235,7 @@ class Guard:
         lens = self.lenses.by_layer[layer]
         here = activation[layer].to(self.lenses.baseline.device)
         both = lens(torch.cat([here, self.readout.usual[layer][None].to(here)]))[:, head]
-        said = what_is_said(both[:1], both[1].log_softmax(-1), top=tokens)
+        said = lens_prediction(both[:1], both[1].log_softmax(-1), top=tokens)
         ids, values = said.adds.ids[0].tolist(), said.adds.values[0].tolist()
         texts = self.lenses.model.tokens(ids)
         return tuple(
