@@ -10,7 +10,8 @@ import typer
 
 from saccade.cli.options import load_plugin, with_options_of
 from saccade.cli.progress import showing_progress
-from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
+from saccade.cli.text_input import MOST_BYTES, STDIN, read_text
+from saccade.cli.trace_commands import note_unknown
 from saccade.errors import UsageError
 from saccade.zoo.recipes.recipe import RescoreOptions, SampleOptions, Translated, TranslateOptions
 

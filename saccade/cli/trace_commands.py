@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.options import load_plugin
-from saccade.cli.text_input import STDIN, note_unknown, read_text
+from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from saccade.trace.trace import ImageTrace, Trace
+    from saccade.zoo.recipes.run import TrainedRun
 
 
 TRACE_EXAMPLES = """
 saccade trace runs/transformer-multi30k "Ein Mann steht auf einer Leiter." --html heads.html
 saccade trace runs/ram-mnist 7 --png gaze.png --gif gaze.gif --json
 """
-TOP = 3  # places named for each step
+TOP = 3  # positions named for each step
+NAMED = 5  # unknown words in a note
 
 
 def trace(
@@ -83,6 +85,17 @@ def trace(
         typer.echo(json.dumps(told, ensure_ascii=False))
     else:
         typer.echo("\n\n".join(_lines(trace) for trace in traces))
+
+
+def note_unknown(
+    run: TrainedRun, texts: Sequence[str], *, data: Path | None = None
+) -> list[list[str]]:
+    """The words of each text that a run does not know, told on stderr."""
+    unknown = [run.unknown_words(text, data=data) for text in texts]
+    if every := list(dict.fromkeys(word for words in unknown for word in words)):
+        shown = ", ".join(map(repr, every[:NAMED])) + ", ..." * (len(every) > NAMED)
+        typer.echo(f"note: {len(every)} unknown, read as <unk>: {shown}", err=True)
+    return unknown
 
 
 def draw(trace: Trace | ImageTrace, path: Path) -> None:
@@ -220,8 +233,7 @@ def _draw_trace(folder: Path, png: Path | None, *, gif: Path | None, html: Path 
 
 
 def _draw_run(folder: Path, path: Path) -> None:
-    from saccade.zoo.training.log import read_log, save_curves
-    from saccade.zoo.training.run_folder import RunFolder
+    from saccade.zoo.training.run_folder import RunFolder, read_log, save_curves
 
     run = RunFolder(folder)
     lines = read_log(run.log)

@@ -39,7 +39,7 @@ def show_recipes(
     """List the recipes: a system, a task, a budget, and the published number it stands beside."""
     load_plugin(plugin)
 
-    from saccade.zoo.recipes.registry import find_recipe, list_recipes
+    from saccade.zoo.recipes.recipe import find_recipe, list_recipes
 
     if name is not None:
         recipe = find_recipe(name)
@@ -164,9 +164,9 @@ def train(
     """
     load_plugin(plugin)
 
-    from saccade.zoo.recipes.registry import find_recipe
+    from saccade.zoo.recipes.recipe import find_recipe
     from saccade.zoo.recipes.run import settings_of_run, train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     recipe = find_recipe(name)
     folder = out or Path("runs") / name

@@ -26,7 +26,7 @@ def trained(tmp_path_factory):
     from tiny import TINY
 
     from saccade.zoo.recipes.run import train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train_recipe(TINY, folder, settings=with_settings(TINY.settings, ["epochs=12"]))
@@ -185,7 +185,7 @@ def test_what_a_system_cannot_do_is_told(tiny, trained, monkeypatch, told_in_a_l
 
     from tiny import TINY, TinyMirror
 
-    from saccade.zoo.recipes import registry as finding
+    from saccade.zoo.recipes import recipe as registry
     from saccade.zoo.recipes.recipe import Recipe
 
     @dataclass(frozen=True, kw_only=True)
@@ -193,8 +193,8 @@ def test_what_a_system_cannot_do_is_told(tiny, trained, monkeypatch, told_in_a_l
         build, restore, evaluate = TinyMirror.build, TinyMirror.restore, TinyMirror.evaluate
 
     mute = Mute(**{field.name: getattr(TINY, field.name) for field in fields(Recipe)})
-    monkeypatch.setattr(finding, "register_recipe", lambda _: None)
-    monkeypatch.setattr("saccade.zoo.recipes.registry._REGISTERED", {"tiny-mirror": mute})
+    monkeypatch.setattr(registry, "register_recipe", lambda _: None)
+    monkeypatch.setattr("saccade.zoo.recipes.recipe._REGISTERED", {"tiny-mirror": mute})
     for command, words in (
         (["trace", trained, "abc"], "tiny-mirror has no attention to trace"),
         (["translate", trained, "abc"], "tiny-mirror is no translator"),

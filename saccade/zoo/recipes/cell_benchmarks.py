@@ -35,8 +35,8 @@ from saccade.zoo.tasks.long_range import (
     copying_batch,
 )
 from saccade.zoo.tasks.mnist import Digits, RowBatch, as_rows, read_mnist, row_batches
-from saccade.zoo.training.config import Batch, FewOrNone, Many, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, FewOrNone, Many, NonNegative, TrainConfig, Width
 
 LE = "https://arxiv.org/abs/1504.00941, figure 1"
 ARJOVSKY = "https://arxiv.org/abs/1511.06464, figure 2"

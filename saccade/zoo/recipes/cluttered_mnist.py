@@ -30,9 +30,9 @@ from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.gaussian_bank import grid_windows
 from saccade.zoo.sensors.spatial_transformer import window_theta
-from saccade.zoo.tasks.mnist import ImageBatch, read_mnist
-from saccade.zoo.tasks.scenes import Scene, Scenes
-from saccade.zoo.training.config import (
+from saccade.zoo.tasks.mnist import ImageBatch, Scene, Scenes, read_mnist
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     Few,
     FewOrNone,
@@ -43,7 +43,6 @@ from saccade.zoo.training.config import (
     Width,
     Widths,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 N_CLASSES = 10
 DIFF_RAM_TRAINING = TrainConfig(

@@ -22,11 +22,17 @@ from saccade.zoo.recipes.mnist_scenes import held_out, one_image
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read, grid_windows
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.mnist import BinarisedDigits, binarise, read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED, Scene
-from saccade.zoo.training.config import Batch, Few, Side, TrainConfig, Width
+from saccade.zoo.tasks.datasets import generator_of
+from saccade.zoo.tasks.mnist import (
+    TEST_SEED,
+    VALID_SEED,
+    BinarisedDigits,
+    Scene,
+    binarise,
+    read_mnist,
+)
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Few, Side, TrainConfig, Width
 
 MOSAIC = 4  # samples are shown as so many rows of so many
 AT_ONCE = 500  # images, where nothing is learnt

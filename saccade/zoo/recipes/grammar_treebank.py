@@ -29,7 +29,7 @@ from saccade.zoo.models.grammar_parser import GrammarParser
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.text import JOINT, split_words
 from saccade.zoo.tasks.treebank import (
@@ -42,8 +42,8 @@ from saccade.zoo.tasks.treebank import (
     word_class,
 )
 from saccade.zoo.tasks.vocabulary import EOS, PAD, SYMBOLS, Padded, Ragged, Vocabulary
-from saccade.zoo.training.config import BelowOne, Few, Many, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, NonNegative, TrainConfig, Width
 
 TOGETHER = 128  # sentences that are parsed at once
 

@@ -22,8 +22,8 @@ from saccade.zoo.models.hierarchical_attentive_memory import HierarchicalAttenti
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.memory_tasks import SortBatch, as_sorting, sort_batch
-from saccade.zoo.training.config import Batch, Fews, Many, Span, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Fews, Many, Span, TrainConfig, Width
 
 # Far from every step of a training, whose seed is small.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002

@@ -38,8 +38,16 @@ from saccade.zoo.tasks.pen_words import (
 from saccade.zoo.tasks.speech import Frames
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import BOS, EOS
-from saccade.zoo.training.config import Batch, BelowOne, Few, Fews, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job
+from saccade.zoo.training.settings import (
+    Batch,
+    BelowOne,
+    Few,
+    Fews,
+    NonNegative,
+    TrainConfig,
+    Width,
+)
 
 Search = Callable[[Frames], list[Hypothesis]]
 """From log-probabilities at each step to the text of each word."""

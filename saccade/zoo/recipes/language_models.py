@@ -36,7 +36,7 @@ from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe, SampleOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.books import read_gutenberg, read_tinyshakespeare
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.text import (
     TextBatch,
     TextCorpus,
@@ -48,8 +48,8 @@ from saccade.zoo.tasks.text import (
     stream_batches,
 )
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, Vocabulary
-from saccade.zoo.training.config import BelowOne, Few, Many, Part, Share, TrainConfig, Width
 from saccade.zoo.training.job import Carried, Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, Part, Share, TrainConfig, Width
 
 NEVER = [PAD, BOS]  # symbols that no text holds
 VALID_STREAMS = 32

@@ -37,8 +37,17 @@ from saccade.zoo.tasks.memory_tasks import (
     recall_batch,
     repeat_copy_batch,
 )
-from saccade.zoo.training.config import Batch, Few, FewOrNone, Fews, Many, Span, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
+    Batch,
+    Few,
+    FewOrNone,
+    Fews,
+    Many,
+    Span,
+    TrainConfig,
+    Width,
+)
 
 GRAVES = "https://arxiv.org/abs/1410.5401"
 # Far from every step of a training, whose seed is small.

@@ -31,7 +31,8 @@ from saccade.zoo.recipes.question_answering import (
     answer_loss,
 )
 from saccade.zoo.tasks.babi import StoryBatch
-from saccade.zoo.training.config import (
+from saccade.zoo.training.job import LossOut
+from saccade.zoo.training.settings import (
     Batch,
     BelowOne,
     Few,
@@ -41,7 +42,6 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import LossOut
 
 WESTON = "https://arxiv.org/abs/1502.05698"
 SUKHBAATAR = "https://arxiv.org/abs/1503.08895"

@@ -13,8 +13,15 @@ from torch import Tensor, nn
 from saccade.errors import MissingPackageError, UsageError
 from saccade.trace.trace import ImageTrace, window_outlines
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import ImageBatch, as_images, read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED, Scene, Scenes
+from saccade.zoo.tasks.mnist import (
+    TEST_SEED,
+    VALID_SEED,
+    ImageBatch,
+    Scene,
+    Scenes,
+    as_images,
+    read_mnist,
+)
 from saccade.zoo.training.job import to_device_of
 
 TOGETHER = 500  # images that are evaluated at once

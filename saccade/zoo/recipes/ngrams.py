@@ -27,8 +27,8 @@ from saccade.zoo.recipes.language_models import (
     labels_of,
 )
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.training.config import Few, Many, Part, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Few, Many, Part, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,8 @@ from saccade.zoo.tasks.pairs import PairBatch, encode_pairs, encode_sources
 from saccade.zoo.tasks.stretched_text import SILENCE, Drawled, WordSplits, drawl, split_vocabulary
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS
-from saccade.zoo.training.config import Few, Many, NonNegative, Share, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Few, Many, NonNegative, Share, TrainConfig, Width
 
 # Held-out words are said the same way every time.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002

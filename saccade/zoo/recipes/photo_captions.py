@@ -54,7 +54,8 @@ from saccade.zoo.tasks.photographs import (
     read_other_sentences,
 )
 from saccade.zoo.tasks.vocabulary import EOS, Vocabulary
-from saccade.zoo.training.config import (
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     BelowOne,
     Few,
@@ -66,7 +67,6 @@ from saccade.zoo.training.config import (
     Width,
     Widths,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 LONGEST = 25  # words, the end counted; one in two hundred of Flickr8k's sentences is longer
 # A cell is 16 x 16 pixels: with 7 x 7 of them nobody has found captions to be worse than with four

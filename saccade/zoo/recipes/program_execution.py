@@ -27,13 +27,18 @@ from saccade.zoo.models.program_executor import ProgramExecutor
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.tasks.curricula import Curriculum as Difficulties
-from saccade.zoo.tasks.curricula import Difficulty
 from saccade.zoo.tasks.pairs import PairBatch, Pairs, encode_pairs, encode_sources
-from saccade.zoo.tasks.programs import Program, make_programs, program_tokenizer, scramble
+from saccade.zoo.tasks.programs import Curriculum as Difficulties
+from saccade.zoo.tasks.programs import (
+    Difficulty,
+    Program,
+    make_programs,
+    program_tokenizer,
+    scramble,
+)
 from saccade.zoo.tasks.vocabulary import EOS, Padded
-from saccade.zoo.training.config import BelowOne, Few, FewOrNone, Many, TrainConfig, Width
 from saccade.zoo.training.job import Curriculum, Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, FewOrNone, Many, TrainConfig, Width
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(

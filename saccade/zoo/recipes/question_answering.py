@@ -34,8 +34,8 @@ from saccade.zoo.tasks.babi import (
     words_of,
 )
 from saccade.zoo.tasks.vocabulary import Vocabulary
-from saccade.zoo.training.config import Batch, Few, Many, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Few, Many, TrainConfig
 
 TOGETHER = 500  # questions that are answered at once when scoring
 FAILED = 5.0  # per cent of wrong answers from which on a task counts as failed: Weston et al., 2015

@@ -29,9 +29,9 @@ from saccade.zoo.recipes.mnist_scenes import error_of, gaze, held_out, one_image
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import ImageBatch, read_mnist
-from saccade.zoo.tasks.scenes import Scene, Scenes
-from saccade.zoo.training.config import (
+from saccade.zoo.tasks.mnist import ImageBatch, Scene, Scenes, read_mnist
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     Few,
     FewOrNone,
@@ -41,7 +41,6 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 PAPER = "https://arxiv.org/abs/1406.6247"
 N_CLASSES = 10

@@ -37,8 +37,8 @@ from saccade.zoo.tasks.cloze import (
     read_question_file,
 )
 from saccade.zoo.tasks.vocabulary import Vocabulary
-from saccade.zoo.training.config import BelowOne, Many, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Many, TrainConfig, Width
 
 TOGETHER = 40_000  # words of documents that are judged at once
 HERMANN = "https://arxiv.org/abs/1506.03340, table 5, CNN test"

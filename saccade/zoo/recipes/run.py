@@ -15,16 +15,21 @@ from torch import nn
 
 from saccade.distributed import Processes
 from saccade.errors import RecipeError, UsageError
-from saccade.processor import prepare_for_long_work, within_memory
 from saccade.trace.trace import ImageTrace, Trace
-from saccade.zoo.recipes.recipe import Facts, Recipe, SampleOptions, Translated, TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
-from saccade.zoo.recipes.settings import check_settings, list_settings, read_settings
+from saccade.zoo.recipes.recipe import (
+    Facts,
+    Recipe,
+    SampleOptions,
+    Translated,
+    TranslateOptions,
+    find_recipe,
+)
 from saccade.zoo.training.checkpoint import load_weights, own_randomness, seed_all
-from saccade.zoo.training.config import differences
 from saccade.zoo.training.loop import train
+from saccade.zoo.training.optim import prepare_for_long_work, within_memory
 from saccade.zoo.training.run_folder import RunFolder, commit, versions
 from saccade.zoo.training.run_state import Progress, refused_to_replace
+from saccade.zoo.training.settings import check_settings, differences, list_settings, read_settings
 
 MOST_CHARACTERS = 5000  # of a sentence, a story or a program
 # What a recipe may raise when it is given what it did not keep itself.

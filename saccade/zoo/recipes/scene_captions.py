@@ -40,11 +40,10 @@ from saccade.zoo.tasks.digit_captions import (
     SceneBatch,
     Sentences,
 )
-from saccade.zoo.tasks.mnist import read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED
+from saccade.zoo.tasks.mnist import TEST_SEED, VALID_SEED, read_mnist
 from saccade.zoo.tasks.vocabulary import EOS, PAD, Ragged, Vocabulary
-from saccade.zoo.training.config import Batch, NonNegative, Side, TrainConfig, Width, Widths
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, NonNegative, Side, TrainConfig, Width, Widths
 
 LONGEST = MOST * N_WORDS  # words of a sentence, its end counted
 Captioner = ShowAttendTell | ShowAndTell

@@ -41,7 +41,7 @@ from saccade.zoo.recipes.ctc_alignment import (
 )
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.speech import HOP, LOUDEST, FrameBatch, Frames, log_mel, read_wave
 from saccade.zoo.tasks.spoken_digits import (
     RATE,
@@ -57,7 +57,8 @@ from saccade.zoo.tasks.spoken_digits import (
 )
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import EOS
-from saccade.zoo.training.config import (
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     BelowOne,
     Few,
@@ -68,7 +69,6 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 DIGITS = CharacterTokenizer.build(["0123456789"])
 N_SYMBOLS, N_BANDS = len(DIGITS), 40

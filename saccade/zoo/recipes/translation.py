@@ -37,8 +37,8 @@ from saccade.zoo.tasks.rare_words import MixedWords, SpelledWords
 from saccade.zoo.tasks.subwords import Subwords
 from saccade.zoo.tasks.tokenizers import Tokenizer, WordTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS, Padded
-from saccade.zoo.training.config import BelowOne, Few, Many, NonNegative, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, NonNegative, TrainConfig
 
 # Sentences that are searched at once. Sorted by length first, so that few wait for the longest.
 TOGETHER = 128

@@ -42,8 +42,8 @@ from saccade.zoo.recipes.translation import (
     search_options,
 )
 from saccade.zoo.tasks.vocabulary import BOS, EOS
-from saccade.zoo.training.config import BelowOne, Few, Many, TrainConfig, Width
 from saccade.zoo.training.job import to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, TrainConfig, Width
 
 # Bahdanau et al. train with Adadelta for five days.
 BAHDANAU_TRAINING = replace(RECURRENT, steps=4600, minutes=42.0, precision="float32")

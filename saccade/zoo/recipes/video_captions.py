@@ -25,8 +25,7 @@ from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.recipes.scene_captions import side_by_side
-from saccade.zoo.tasks.mnist import read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED
+from saccade.zoo.tasks.mnist import TEST_SEED, VALID_SEED, read_mnist
 from saccade.zoo.tasks.videos import (
     MOST,
     N_FRAMES,
@@ -38,8 +37,8 @@ from saccade.zoo.tasks.videos import (
     MovingDigits,
 )
 from saccade.zoo.tasks.vocabulary import EOS
-from saccade.zoo.training.config import Batch, Side, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Side, TrainConfig, Width
 
 LONGEST = MOST * N_WORDS  # words of a sentence, its end counted
 TOGETHER = 100  # films that are described at once

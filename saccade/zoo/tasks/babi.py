@@ -15,8 +15,7 @@ from torch import Tensor
 
 from saccade.errors import TaskError
 from saccade.zoo.tasks.books import read_tar
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.vocabulary import PAD, Ragged, Vocabulary
 
 Sentence = tuple[str, ...]

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from saccade.errors import TaskError, UsageError
 from saccade.zoo.tasks.books import read_text
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.text import split_sentences
 from saccade.zoo.tasks.vocabulary import SYMBOLS, Ragged, Vocabulary, cut_by_tokens
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from saccade.errors import TaskError, UsageError, suggest
 from saccade.store.paths import cache_dir, data_dir
+
+if TYPE_CHECKING:
+    import torch
 
 # The data sets that saccade knows: what they are, whence they come, what they may be used for.
 
@@ -359,3 +362,27 @@ def _fetch(file: DataFile, folder: Path) -> None:
             f"could not write {folder / file.name}: {error.strerror or error}",
             hint="free some space, or choose another place with SACCADE_CACHE",
         ) from error
+
+
+# What a task draws at random depends on a seed and a step only.
+
+# torch's generator on the CPU takes the lower 32 bits of a seed and drops the others, so both must
+# fit into them. Multiples of 2^32 over the golden ratio lie far apart, which keeps the steps of one
+# seed clear of those of another.
+_SPREAD = 2_654_435_769
+
+
+def generator_of(seed: int, step: int) -> torch.Generator:
+    """The source of randomness of one step of one seed.
+
+    Whatever was drawn before does not matter, so a training that is taken up again, or split among
+    processes, sees the same data.
+
+    >>> import torch
+    >>> draws = [torch.rand((), generator=generator_of(3, 5)).item() for _ in range(2)]
+    >>> draws[0] == draws[1]
+    True
+    """
+    import torch  # listing data sets needs none of it
+
+    return torch.Generator().manual_seed((seed * _SPREAD + step) % 2**32)

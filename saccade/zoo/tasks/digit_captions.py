@@ -18,9 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.mnist import Digits, as_images
-from saccade.zoo.tasks.scenes import SIDE, pixels_of, windows_of
+from saccade.zoo.tasks.datasets import generator_of
+from saccade.zoo.tasks.mnist import SIDE, Digits, as_images, pixels_of, windows_of
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, SYMBOLS, Ragged, Vocabulary
 
 # Images and sentences about them: what a captioner is trained on.

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
 # The adding problem: two numbers of a long sequence are marked; what is their sum?
 

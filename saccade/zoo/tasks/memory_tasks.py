@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
 # Random bits to be kept and said again: the tasks of the Neural Turing Machine.
 #

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, Padded, Ragged, cut_by_tokens
 

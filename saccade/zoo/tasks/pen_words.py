@@ -23,8 +23,7 @@ from torch.nn import functional
 
 from saccade.errors import TaskError
 from saccade.zoo.tasks.books import read_lines
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.speech import FrameBatch, Frames
 from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import Ragged

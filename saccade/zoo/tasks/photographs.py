@@ -18,8 +18,7 @@ from torch import Tensor
 from saccade.errors import MissingPackageError, TaskError
 from saccade.zoo.metrics.translation_metrics import plain_words
 from saccade.zoo.tasks.books import read_lines, read_text
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.mnist import as_images
 from saccade.zoo.tasks.vocabulary import EOS, PAD, Ragged, Vocabulary
 

@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float, Int, Int16
 from torch import Tensor
 
 from saccade.errors import TaskError, UsageError
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.speech import LOUDEST, FrameBatch, decode_wave, log_mel
 
 RATE = 8000

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
 SILENCE = "_"
 SHORTEST, LONGEST = 2, 12

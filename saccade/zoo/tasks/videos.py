@@ -28,8 +28,7 @@ from saccade.errors import TaskError
 from saccade.store.tensors import load_tensors
 from saccade.zoo.tasks.books import read_lines
 from saccade.zoo.tasks.digit_captions import NAMES, DigitEpoch, DigitSentences, Sentences
-from saccade.zoo.tasks.mnist import Digits, as_images
-from saccade.zoo.tasks.scenes import SIDE, pixels_of
+from saccade.zoo.tasks.mnist import SIDE, Digits, as_images, pixels_of
 from saccade.zoo.tasks.vocabulary import EOS, SYMBOLS, Vocabulary
 
 # Films of MNIST digits that come one after the other and move, and sentences that tell of them.

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from saccade.distributed import Processes
-from saccade.zoo.training.config import TrainConfig
+from saccade.errors import TrainingError
+from saccade.zoo.training.settings import TrainConfig
 
 # Easy things first: a training whose data gets harder when validation says that it may.
 
@@ -185,4 +186,105 @@ def shared_loss(job: Job, processes: Processes, device: torch.device) -> nn.Modu
         find_unused_parameters=job.has_idle_weights,
         gradient_as_bucket_view=True,
         **NO_SYNC,
+    )
+
+
+# Means of the steps between two lines of the log.
+
+N = "n"  # the units of a step, among the names of its numbers
+
+
+class Means(NamedTuple):
+    """What steps were like on the average."""
+
+    values: dict[str, float]
+    n: int
+    """Over how many units."""
+    losses: tuple[float, ...] = ()
+    """Of each step."""
+
+
+class Window:
+    """The steps since the last line of the log; their numbers stay on the device until it is due.
+
+    A number fetched from a GPU at every step would make it wait at every step.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._names: list[str] = []
+        self._rows: list[Tensor] = []  # [name], each times its n; the last is n itself
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, out: LossOut, norm: Tensor, *, n: int) -> None:
+        """Note a step: its loss and what else its job logs, with the weight of ``n`` units."""
+        numbers = {**out.logged, "loss": out.loss, "gradient_norm": norm}
+        self._names = _ordered(numbers)
+        device = out.loss.device
+        values = [
+            torch.as_tensor(numbers[name], device=device).detach().float()
+            for name in self._names[:-1]
+        ]
+        self._rows.append(torch.stack([*values, torch.ones((), device=device)]) * n)
+
+    def means(self, *, last_step: int) -> Means:
+        """The mean of each number over all units of all processes; refuses what is not finite.
+
+        Args:
+            last_step: the number of the latest step, to name the one that went wrong.
+        """
+        if not self._rows:
+            return Means({}, 0)
+        sums = self._sums().double()
+        for name in ("loss", "gradient_norm"):
+            column = sums[:, self._names.index(name)] / sums[:, -1]
+            wrong = (~column.isfinite()).nonzero()
+            if len(wrong):
+                at = int(wrong[0])
+                raise _not_finite(name, float(column[at]), last_step - len(sums) + 1 + at)
+        means = (sums.sum(0) / sums[:, -1].sum()).tolist()
+        losses = sums[:, self._names.index("loss")] / sums[:, -1]
+        return Means(
+            dict(zip(self._names[:-1], means[:-1], strict=True)),
+            int(sums[:, -1].sum()),
+            tuple(losses.tolist()),
+        )
+
+    def clear(self) -> None:
+        """Begin the next line."""
+        self._rows = []
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The steps of all processes as named columns, for a checkpoint."""
+        if not self._rows:
+            return {}
+        return dict(zip(self._names, self._sums().unbind(1), strict=True))
+
+    def restore(self, tensors: Mapping[str, Tensor], *, device: torch.device) -> None:
+        """Put back what `tensors` gave: in the first process, for the others are in it."""
+        if not tensors:
+            return
+        self._names = _ordered(tensors)
+        rows = torch.stack([tensors[name] for name in self._names], dim=1).to(device)
+        self._rows = list((rows if self._processes.is_first else torch.zeros_like(rows)).unbind(0))
+
+    def _sums(self) -> Float[Tensor, "step name"]:
+        rows = torch.stack(self._rows)
+        self._processes.add_up([rows])
+        return rows.cpu()
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Always the same order, whatever a file or a job makes of it."""
+    return ["loss", "gradient_norm", *sorted({*names} - {"loss", "gradient_norm", N}), N]
+
+
+def _not_finite(name: str, value: float, step: int) -> TrainingError:
+    what = name.replace("_", " ")
+    return TrainingError(
+        f"the {what} is {value} at step {step}",
+        hint="the last checkpoint is kept; a lower learning_rate, a longer warmup or a smaller "
+        "clip may help, in a new run",
     )

@@ -229,7 +229,7 @@ def train(
 
     >>> import tempfile
     >>> from saccade.zoo.training.job import LossOut
-    >>> from saccade.zoo.training.config import TrainConfig
+    >>> from saccade.zoo.training.settings import TrainConfig
     >>> def loss(model, x):
     ...     return LossOut((model(x) - 3 * x).square().mean(), n=len(x))
     >>> job = Job(

@@ -7,25 +7,29 @@ its weights), ``checkpoint/``, ``best/``, ``log.jsonl``, ``loss.png``, at the en
 from __future__ import annotations
 
 import json
+import math
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 import saccade
-from saccade.errors import TrainingError
-from saccade.store.atomic import atomic_file, is_temporary, settled_folder
+from saccade.errors import MissingPackageError, StoreError, TrainingError
+from saccade.store.atomic import atomic_file, is_temporary, settled_folder, write_refused
 from saccade.store.folder import read_folder, write_folder
 from saccade.store.schema import conform, parse_json, with_digest, without_digest
 from saccade.zoo.training.checkpoint import read_scores, written_scores
-from saccade.zoo.training.config import plain
-from saccade.zoo.training.log import finite
+from saccade.zoo.training.settings import plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # With what a run was made: versions, and the commit of the code.
 
@@ -282,3 +286,126 @@ class RunFolder:
 
 def _digest(values: Mapping[str, Any]) -> str:
     return with_digest(plain(values))["sha256"]
+
+
+# The log: one JSON object a line, for every `log_steps` steps and for every validation.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The part of a line that is read again."""
+
+    step: Annotated[int, Ge(0)]
+    loss: float | None = None
+    validation: dict[str, float | None] = field(default_factory=dict)
+
+
+LINE = tuple(each.name for each in fields(_Line))
+
+
+class Log:
+    """Appends lines to a file, each whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line; what JSON has no number for is null."""
+        whole = json.dumps(finite(line), ensure_ascii=False, allow_nan=False)
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(whole + "\n")
+        except OSError as error:
+            raise write_refused(self._path, error) from error
+
+    def cut(self, *, step: int, validated: int) -> None:
+        """Forget the steps after ``step`` and the validations after that of step ``validated``."""
+        if not self._path.exists():
+            return
+        kept = [
+            json.dumps(line, ensure_ascii=False)
+            for line in read_log(self._path)
+            if line["step"] <= (validated if "validation" in line else step)
+        ]
+        with atomic_file(self._path) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; a last one that a killed process left unfinished does not count."""
+    lines = []
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be read: {error}", hint="check the path") from error
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = parse_json(text, where=f"line {number} of {path}")
+            told = {name: line[name] for name in LINE if name in line} if line else line
+            conform(_Line, told, where=f"line {number} of {path}")
+        except (StoreError, TypeError):
+            if number == len(texts):
+                break
+            raise
+        lines.append(line)
+    return lines
+
+
+def finite(value: Any) -> Any:
+    """JSON has no number for NaN and infinity: null stands for them."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# The log of a run as a picture: the loss, and below it the validation's score.
+
+WIDTH, HEIGHT = 8.0, 3.0  # inches, of one panel
+
+
+def save_curves(
+    path: Path, lines: Sequence[Mapping[str, Any]], *, score: str, title: str = ""
+) -> None:
+    """Write a PNG of a log's lines.
+
+    Args:
+        score: which of the validation's scores to draw.
+    """
+    figure = draw_curves(lines, score=score, title=title)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def draw_curves(lines: Sequence[Mapping[str, Any]], *, score: str, title: str = "") -> Figure:
+    """The same as a matplotlib figure, for notebooks."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackageError(
+            "drawing a curve needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
+        ) from error
+    steps = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    scores = [
+        (line["step"], line["validation"].get(score)) for line in lines if "validation" in line
+    ]
+    panels = [("loss", steps, "-")] if steps else []
+    panels += [(f"validation: {score}", scores, "o-")] if scores else []
+    n_panels = max(1, len(panels))
+    figure = Figure(figsize=(WIDTH, HEIGHT * n_panels), layout="constrained")
+    # A canvas of its own instead of pyplot's: no window is opened and nothing stays behind.
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(n_panels, 1, sharex=True, squeeze=False)[:, 0]
+    for place, (name, points, style) in zip(axes, panels, strict=False):
+        _panel(place, name, points, style)
+    axes[-1].set_xlabel("step")
+    if title:
+        figure.suptitle(title, fontsize="medium", parse_math=False)
+    return figure
+
+
+def _panel(axes: Axes, name: str, points: Sequence[tuple[int, Any]], style: str) -> None:
+    known = [(step, value) for step, value in points if value is not None]
+    axes.plot(*zip(*known, strict=True), style, linewidth=1, markersize=3) if known else None
+    axes.set_ylabel(name, parse_math=False)
+    axes.grid(alpha=0.3)

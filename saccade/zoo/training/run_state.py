@@ -31,11 +31,10 @@ from saccade.zoo.training.checkpoint import (
     seed_all,
     set_random_state,
 )
-from saccade.zoo.training.config import TrainConfig, differences
-from saccade.zoo.training.job import Job, shared_loss
-from saccade.zoo.training.log import Log, Means, Window, read_log, save_curves
+from saccade.zoo.training.job import Job, Means, Window, shared_loss
 from saccade.zoo.training.optim import make_optimiser
-from saccade.zoo.training.run_folder import RunFolder, commit, versions
+from saccade.zoo.training.run_folder import Log, RunFolder, commit, read_log, save_curves, versions
+from saccade.zoo.training.settings import TrainConfig, differences
 
 # Called with the stage, how much of it is done, of how much, and a word on how it goes.
 Progress = Callable[[str, int, int, str], None]

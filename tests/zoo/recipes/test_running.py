@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from saccade.errors import RecipeError, StoreError, TrainingError, UsageError
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import (
     TrainedRun,
     command_for,
@@ -19,9 +19,9 @@ from saccade.zoo.recipes.run import (
     train_recipe,
     write_ensemble,
 )
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.training.loop import train
 from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.settings import with_settings
 
 
 def run_of(tiny, folder, *words):

@@ -11,10 +11,10 @@ from torch import nn
 
 from saccade.errors import TrainingError
 from saccade.zoo.training.checkpoint import load_checkpoint
-from saccade.zoo.training.config import TrainConfig
 from saccade.zoo.training.job import Carried, Curriculum, Job, LossOut
 from saccade.zoo.training.loop import train
 from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.settings import TrainConfig
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,11 @@ import pytest
 
 import saccade.zoo.recipes
 from saccade.errors import RecipeError, UsageError
-from saccade.zoo.recipes.recipe import Recipe, SampleOptions
-from saccade.zoo.recipes.registry import (
+from saccade.zoo.recipes.recipe import (
     INDEX,
     Entry,
+    Recipe,
+    SampleOptions,
     all_recipes,
     find_recipe,
     list_recipes,
