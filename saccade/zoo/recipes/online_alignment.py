@@ -24,7 +24,13 @@ from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.multi30k import read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, encode_pairs, encode_sources
-from saccade.zoo.tasks.stretched_text import SILENCE, Drawled, WordSplits, drawl, split_vocabulary
+from saccade.zoo.tasks.stretched_text import (
+    SILENCE,
+    Stretched,
+    WordSplits,
+    split_vocabulary,
+    stretch,
+)
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS
 from saccade.zoo.training.job import Job, LossOut, to_device_of
@@ -73,7 +79,7 @@ class HardAttentionRecipe(Recipe):
     """An online translator that writes a word while its frames are read."""
 
     system: str = "hard_attention"
-    task: str = "drawl"
+    task: str = "stretched_text"
     metric: str = "words"
 
     def build(self, settings: HardAttentionSettings, data: Path | None) -> Job:
@@ -159,9 +165,9 @@ def _words(data: Path | None) -> WordSplits:
 
 def _said(
     settings: HardAttentionSettings, words: Sequence[str], *, seed: int, epoch: int = 0
-) -> list[Drawled]:
+) -> list[Stretched]:
     hold, noise = settings.longest_hold, settings.noise
-    return drawl(words, longest_hold=hold, noise=noise, seed=seed, epoch=epoch)
+    return stretch(words, longest_hold=hold, noise=noise, seed=seed, epoch=epoch)
 
 
 def _tokenizer(kept: Mapping[str, Any]) -> CharacterTokenizer:
@@ -189,7 +195,7 @@ def _loss(settings: HardAttentionSettings, model: nn.Module, batch: PairBatch) -
 
 def _metrics(
     model: nn.Module,
-    heard: Sequence[Drawled],
+    heard: Sequence[Stretched],
     words: Sequence[str],
     *,
     tokenizer: CharacterTokenizer,

@@ -18,7 +18,7 @@ from torch import Tensor
 from saccade.errors import TaskError, UsageError
 from saccade.zoo.tasks.datasets import find_data, generator_of
 
-# Reads IDX files, the form in which MNIST and its kin are published.
+# IDX files: the format in which MNIST is published.
 
 UNSIGNED_BYTE = 0x08
 GZIP = b"\x1f\x8b"
@@ -27,7 +27,7 @@ GZIP = b"\x1f\x8b"
 def read_idx(path: Path) -> UInt8[Tensor, "..."]:
     """The array in an IDX file of unsigned bytes, packed with gzip or not.
 
-    The form (from the MNIST page): two zero bytes, one for the type, one for the number of axes;
+    The format (from the MNIST page): two zero bytes, one for the type, one for the number of axes;
     the axes as 32-bit numbers, most significant byte first; the values, last axis fastest.
     """
     data = _bytes(path)
@@ -67,25 +67,25 @@ def _bytes(path: Path) -> bytes:
         ) from error
 
 
-# Images and what they show: what every visual system is trained on.
+# Images with labels: the training data of every visual system.
 
 
 class ImageBatch(NamedTuple):
-    """Grey images, what they show, and where.
+    """Grey images, their labels, and the positions of the digits.
 
-    Places are in the convention of `saccade.zoo.sensors`.
+    Positions are in the convention of `saccade.zoo.sensors`.
     """
 
     images: Float[Tensor, "batch height width"]
-    """0 is paper, 1 is ink."""
+    """0 is background, 1 is ink."""
     labels: Int[Tensor, "batch ..."]
     """The digit; with several in an image one each, from left to right; or their sum."""
     windows: Float[Tensor, "batch n_digits 4"]
-    """``x, y, half_width, half_height`` of the square that each digit came in, left to right."""
+    """``x, y, half_width, half_height`` of each digit's square, left to right."""
 
 
 def as_images(images: UInt8[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """Bytes as numbers from 0 to 1."""
+    """Bytes as floats from 0 to 1."""
     return images / 255
 
 
@@ -94,21 +94,21 @@ N_VALID = 5000
 
 
 class Digits(NamedTuple):
-    """Images and what they show."""
+    """Images and their labels."""
 
     images: UInt8[Tensor, "image height width"]
     labels: Int[Tensor, " image"]
 
 
 def read_mnist(part: Literal["train", "valid", "test"], data: str | Path | None = None) -> Digits:
-    """One part: 55,000 to learn from, 5,000 to choose by, 10,000 to report on."""
+    """One part: 55,000 for training, 5,000 for validation, 10,000 for test."""
     folder = find_data("mnist", data)
     prefix = "t10k" if part == "test" else "train"
     images = read_idx(_file(folder, f"{prefix}-images-idx3-ubyte"))
     labels = read_idx(_file(folder, f"{prefix}-labels-idx1-ubyte")).long()
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         raise TaskError(
-            f"the {prefix} part in {folder} does not fit together: images of shape "
+            f"the {prefix} part in {folder} is inconsistent: images of shape "
             f"{tuple(images.shape)}, labels of shape {tuple(labels.shape)}",
             hint="fetch it again",
         )
@@ -121,13 +121,12 @@ def _file(folder: Path, name: str) -> Path:
     return packed if packed.is_file() else folder / name
 
 
-# MNIST in ink or no ink: each pixel is drawn with its grey value as probability.
+# Binarised MNIST: each pixel is drawn with its grey value as probability.
 #
 # Salakhutdinov and Murray, 2008 (https://doi.org/10.1145/1390156.1390266): generative models are
-# compared by the likelihood of such digits. Their fixed drawing is a file of its own that is not
-# part of MNIST. Here the digits to learn from are drawn anew every time, and those to be judged by
-# once, from a fixed seed: the same distribution, so the metrics can be compared, but not the same
-# pixels.
+# compared by the likelihood of such digits. Their fixed sample is a separate file that is not part
+# of MNIST. Here training digits are sampled anew every epoch, and held-out digits once, from a
+# fixed seed: the same distribution, so the metrics can be compared, but not the same pixels.
 
 
 def binarise(
@@ -144,20 +143,20 @@ def binarise(
 
 
 class BinarisedDigits(Sequence[Tensor]):
-    """The batches of one epoch: all digits once, drawn anew.
+    """The batches of one epoch: all digits once, sampled anew.
 
-    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+    A batch depends only on seed, epoch and its number, and is generated on demand.
     """
 
     def __init__(self, digits: Digits, *, batch: int, seed: int, epoch: int) -> None:
         self.digits, self.seed = digits, seed
         order = torch.randperm(len(digits.labels), generator=generator_of(seed, epoch))
         self.parts = order.split(batch)
-        # After all epochs: numbers from 2^20 on are those of batches.
+        # Steps from 2^20 on are those of batches; epochs use the ones below.
         self.first = 2**20 + epoch * len(self.parts)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
         return len(self.parts)
 
     def __getitem__(self, number: int) -> Float[Tensor, "batch height width"]:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
@@ -170,14 +169,14 @@ class BinarisedDigits(Sequence[Tensor]):
 
 
 class RowBatch(NamedTuple):
-    """Digits as sequences, and what they show."""
+    """Digits as sequences, and their labels."""
 
     inputs: Float[Tensor, "batch pos d_input"]
     labels: Int[Tensor, " batch"]
 
 
 def as_rows(images: UInt8[Tensor, "batch height width"]) -> Float[Tensor, "batch height width"]:
-    """A step for each row, ink as 1 and paper as 0: 28 steps of 28 numbers."""
+    """A step for each row, ink as 1 and background as 0: 28 steps of 28 numbers."""
     return images.float() / 255
 
 
@@ -206,27 +205,27 @@ def row_batches(digits: Digits, *, batch: int, seed: int, epoch: int) -> Iterato
 # Mnih et al.
 
 SIDE = 28  # pixels of a digit's square
-LAYOUTS = 32  # that are drawn at once; the first in which no digits overlap is taken
-# Far from the seeds of trainings, which are small.
+LAYOUTS = 32  # layouts drawn at once; the first in which no digits overlap is used
+# Far from the seeds of training runs, which are small.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is on a canvas."""
+    """The content of a canvas."""
 
     size: int = SIDE
-    """Pixels of its side; 28 is the digit as it is."""
+    """Side length in pixels; 28 is the original digit."""
     n_digits: int = 1
     """They never overlap."""
     n_clutter: int = 0
     """Pieces of other digits."""
     clutter_size: int = 8
-    """Pixels of the side of such a piece."""
+    """Side length of such a piece in pixels."""
     wander: int = 0
-    """Every digit is moved by up to so many pixels either way, around the edge if need be."""
+    """Maximum shift of every digit in pixels, in each direction; it wraps around at the edge."""
     asks: Literal["digits", "sum"] = "digits"
-    """What the label is."""
+    """The label: the digits, or their sum."""
 
     def __post_init__(self) -> None:
         least = SIDE if self.n_digits == 1 else SIDE * (self.n_digits + 1)
@@ -250,10 +249,10 @@ def make_scenes(
     scene: Scene,
     generator: torch.Generator,
 ) -> ImageBatch:
-    """A batch of scenes in one go: every pixel of every piece is written by one operation.
+    """A batch of scenes: every pixel of every piece is written by one operation.
 
     Args:
-        chosen: Which digits are shown; their places, and all clutter, are drawn at random.
+        chosen: Which digits are shown; their positions, and all clutter, are drawn at random.
     """
     n, size = len(chosen), scene.size
     corners = _layout(n, scene, generator)  # [batch, digit, 2]
@@ -269,7 +268,7 @@ def make_scenes(
         corner = _drawn(shape, 0, size - side, generator)
         places.append(pixels_of(corner, side, size))
         values.append(_pieces(digits.images, scene, n, generator))
-    # The largest of all that falls on a pixel: scatter alone would keep any one of them.
+    # The maximum of all values at a pixel: scatter alone would keep an arbitrary one.
     canvas.scatter_reduce_(1, torch.cat(places, 1), torch.cat(values, 1), "amax")
     labels = digits.labels[chosen]
     labels = labels.sum(1) if scene.asks == "sum" else labels.squeeze(1)
@@ -279,10 +278,10 @@ def make_scenes(
 class Scenes(Sequence[ImageBatch]):
     """The batches of one epoch; every digit is the first one of a scene once.
 
-    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+    A batch depends only on seed, epoch and its number, and is generated on demand.
 
     Args:
-        in_order: The digits as they are stored, for validation and test.
+        in_order: The digits in stored order, for validation and test.
     """
 
     def __init__(
@@ -299,11 +298,11 @@ class Scenes(Sequence[ImageBatch]):
         n = len(digits.labels)
         shuffled = torch.randperm(n, generator=generator_of(seed, epoch))
         self.parts = (torch.arange(n) if in_order else shuffled).split(batch)
-        # After all epochs: numbers from 2^20 on are those of batches.
+        # Steps from 2^20 on are those of batches; epochs use the ones below.
         self.first = 2**20 + epoch * len(self.parts)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
         return len(self.parts)
 
     def __getitem__(self, number: int) -> ImageBatch:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
@@ -321,9 +320,9 @@ def _drawn(shape: tuple[int, ...], least: int, most: int, generator: torch.Gener
 
 
 def _layout(n: int, scene: Scene, generator: torch.Generator) -> Int[Tensor, "batch n_digits 2"]:
-    """The upper left corner, (row, column), of each digit: any layout without overlap is as likely.
+    """The upper left corner, (row, column), of each digit: uniform over layouts without overlap.
 
-    That some scene has none among its `LAYOUTS` is less likely than one in a hundred million.
+    The probability that a scene has none among its `LAYOUTS` is below 1e-8.
     """
     if scene.n_digits == 1:
         return _drawn((n, 1, 2), 0, scene.size - SIDE, generator)
@@ -337,7 +336,7 @@ def _layout(n: int, scene: Scene, generator: torch.Generator) -> Int[Tensor, "ba
 def pixels_of(
     corners: Int[Tensor, "batch piece 2"], side: int, size: int
 ) -> Int[Tensor, "batch at"]:
-    """Where on the flat canvas each pixel of square pieces falls."""
+    """The index on the flat canvas of each pixel of square pieces."""
     along = torch.arange(side)
     rows = (corners[:, :, 0, None] + along) % size  # [batch, piece, side]
     columns = (corners[:, :, 1, None] + along) % size

@@ -30,7 +30,7 @@ def test_the_recipe_fits_its_time_and_knows_its_steps():
     assert training.steps > 0  # its schedule falls to zero at the last
 
 
-def test_drawled_words_are_written_down_and_watched(data, tmp_path, capsys):
+def test_stretched_words_are_written_down_and_watched(data, tmp_path, capsys):
     out, words = str(tmp_path / "run"), [word for each in TINY for word in ("--set", each)]
     train = ["train", "hard-attention", *words, "--data", str(data), "--out", out, "--json"]
     assert main(train) == 0
