@@ -75,9 +75,9 @@ def test_a_matrix_and_the_curves_of_a_run_do_not_move(saccade, trained, tmp_path
     matrix = Trace(kind="attention", steps=("a",), memory=("b",), weights=torch.ones(1, 1))
     save_trace(tmp_path / "matrix", matrix)
     code, _, err = saccade("plot", tmp_path / "matrix", "--gif", tmp_path / "x.gif")
-    assert code == 2 and "is a matrix, which does not move" in told_in_a_line(err)
+    assert code == 2 and "is a matrix and has no animation" in told_in_a_line(err)
     code, _, err = saccade("plot", trained, "--gif", tmp_path / "x.gif")
-    assert code == 2 and "a picture, no page" in told_in_a_line(err)
+    assert code == 2 and "an image, not a page" in told_in_a_line(err)
 
 
 def test_weights_over_an_image_are_a_picture_a_page_and_move(saccade, tmp_path):

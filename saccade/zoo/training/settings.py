@@ -24,11 +24,11 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from saccade.errors import RecipeError, UsageError, suggest
 
-# Which values a setting may have: named ranges for annotations, and the one place that checks.
+# The range of each setting: named types for annotations, and their check.
 #
-# A setting is a field of a dataclass. Its range stands in its annotation, where a reader looks for
-# it; a float is finite wherever it stands. Upper bounds are far above what anyone trains on one
-# machine: they catch a slip of the hand before it becomes hours of allocating memory.
+# A setting is a field of a dataclass. Its range is in its annotation; a float is always finite.
+# Upper bounds are far above what anyone trains on one machine: they catch typing errors before
+# memory is allocated for hours.
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,30 @@ class Ascending:
 
 
 Width = Annotated[int, Ge(1), Le(2**16)]
-"""Units of a layer, numbers of a vector."""
+"""Units of a layer, dimension of a vector."""
 Side = Annotated[int, Ge(1), Le(4096)]
 """Pixels."""
 Few = Annotated[int, Ge(1), Le(1000)]
-"""Layers, heads, glimpses: what is counted on fingers and computed one after the other."""
+"""Layers, heads, glimpses: small counts, computed one after the other."""
 FewOrNone = Annotated[int, Ge(0), Le(1000)]
 Many = Annotated[int, Ge(1), Le(10**8)]
 """Examples of a set, tokens of a batch, words of a vocabulary."""
 Batch = Annotated[int, Ge(1), Le(2**16)]
-"""Examples that are held in memory at once."""
+"""Examples in memory at once."""
 ManyOrNone = Annotated[int, Ge(0), Le(10**9)]
-"""Steps, epochs: 0 stands for no limit."""
+"""Steps, epochs: 0 is no limit."""
 Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
-"""torch's generator on a CPU drops all other bits."""
+"""torch's generator on a CPU uses only these bits."""
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
-"""A part of the whole, none and all included."""
+"""A fraction from 0 to 1, both included."""
 Part = Annotated[float, Gt(0), Lt(1)]
-"""A part of the whole that leaves something on both sides."""
+"""A fraction between 0 and 1, both excluded."""
 BelowOne = Annotated[float, Ge(0), Lt(1)]
-"""Dropout: what is left out must not be everything. Averages that follow slowly."""
+"""Dropout, which must not be 1; decay rates of moving averages."""
 Span = Annotated[tuple[Few, Few], Ascending()]
-"""The least and the most."""
+"""Minimum and maximum."""
 Widths = Annotated[tuple[Width, ...], MinLen(1)]
 Fews = Annotated[tuple[Few, ...], MinLen(1)]
 Positives = Annotated[tuple[Positive, ...], MinLen(1)]
@@ -69,7 +69,7 @@ _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def problems_in(settings: Any) -> list[str]:
-    """What is wrong with the values of a dataclass's fields, each as ``name: ...``.
+    """Problems of the values of a dataclass's fields, each as ``name: ...``.
 
     >>> @dataclass
     ... class Sizes:
@@ -93,7 +93,7 @@ def kinds_of(settings: type) -> dict[str, Any]:
 
 
 def problem_of(value: Any, kind: Any) -> str:
-    """How a value misses a type with a range; empty when it does not.
+    """How a value violates a type with a range; empty if it does not.
 
     >>> problem_of(0.9, tuple[Share, Share]), problem_of((0.9, 2.0), tuple[Share, Share])
     ('expected several values, got 0.9', 'expected at most 1, got 2.0')
@@ -104,59 +104,59 @@ def problem_of(value: Any, kind: Any) -> str:
     problem = _wrong_type(value, kind)
     if problem:
         return problem
-    return next((told for limit in limits if (told := _beyond(value, limit))), "")
+    return next((problem for limit in limits if (problem := _beyond(value, limit))), "")
 
 
 def _wrong_type(value: Any, kind: Any) -> str:
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return "" if value in inside else _told(f"one of {', '.join(map(str, inside))};", value)
+        return "" if value in inside else _expected(f"one of {', '.join(map(str, inside))};", value)
     if origin in (Union, UnionType):
-        told = [problem_of(value, each) for each in inside if each is not NoneType]
-        return "" if "" in told or (value is None and NoneType in inside) else told[0]
+        problems = [problem_of(value, each) for each in inside if each is not NoneType]
+        return "" if "" in problems or (value is None and NoneType in inside) else problems[0]
     if origin is tuple:
         return _wrong_values(value, inside)
     if kind is float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and not math.isfinite(value):
-            return _told("a finite number,", value)
-        return "" if is_number else _told("a number,", value)
+            return _expected("a finite number,", value)
+        return "" if is_number else _expected("a number,", value)
     if kind not in _NAMES or type(value) is kind:
         return ""
-    return _told(f"{_NAMES[kind]},", value)
+    return _expected(f"{_NAMES[kind]},", value)
 
 
 def _wrong_values(values: Any, kinds: tuple[Any, ...]) -> str:
     if not isinstance(values, tuple):
-        return _told("several values,", values)
+        return _expected("several values,", values)
     if kinds[-1] is Ellipsis:
         kinds = kinds[:1] * len(values)
     if len(values) != len(kinds):
-        return _told(f"{len(kinds)} values,", values)
-    told = (problem_of(value, kind) for value, kind in zip(values, kinds, strict=True))
-    return next((problem for problem in told if problem), "")
+        return _expected(f"{len(kinds)} values,", values)
+    problems = (problem_of(value, kind) for value, kind in zip(values, kinds, strict=True))
+    return next((problem for problem in problems if problem), "")
 
 
 def _beyond(value: Any, limit: Any) -> str:
-    """How a value of the right type misses one limit."""
+    """How a value of the right type violates one limit."""
     match limit:
         case Ge(ge=least) if value < least:  # pyright: ignore[reportOperatorIssue]
-            return _told(f"{least} or more,", value)
+            return _expected(f"{least} or more,", value)
         case Gt(gt=bound) if value <= bound:  # pyright: ignore[reportOperatorIssue]
-            return _told(f"more than {bound},", value)
+            return _expected(f"more than {bound},", value)
         case Le(le=most) if value > most:  # pyright: ignore[reportOperatorIssue]
-            return _told(f"at most {most},", value)
+            return _expected(f"at most {most},", value)
         case Lt(lt=bound) if value >= bound:  # pyright: ignore[reportOperatorIssue]
-            return _told(f"less than {bound},", value)
+            return _expected(f"less than {bound},", value)
         case MinLen(min_length=least) if len(value) < least:
             return f"expected at least {least} value{'s' * (least > 1)}, got none"
         case Ascending() if value[0] > value[1]:
-            return _told("the smaller value first,", value)
+            return _expected("the smaller value first,", value)
         case _:
             return ""
 
 
-def _told(expected: str, value: Any) -> str:
+def _expected(expected: str, value: Any) -> str:
     shown = repr(value)
     return f"expected {expected} got {shown[:60]}{'...' * (len(shown) > 60)}"
 
@@ -165,59 +165,61 @@ Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "muon"]
 Schedule = Literal["constant", "warmup-inverse-sqrt", "linear", "cosine", "plateau-halving"]
 Precision = Literal["float32", "bfloat16"]
 
-# These say how long and where, not how: a run may be taken up again with others.
+# Settings of duration and device: a run may be resumed with other values.
 FREE = frozenset({"minutes", "checkpoint_minutes", "device"})
-# Schedules whose rates do not depend on when the end comes, so that it may be put off, too.
+# Schedules that do not depend on the total number of steps, so that a run may be extended.
 OPEN_ENDED = frozenset({"constant", "warmup-inverse-sqrt", "plateau-halving"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a system is trained. It ends at whichever of epochs, steps and minutes comes first.
+    """The settings of a training. It ends at whichever of epochs, steps and minutes comes first.
 
-    With none of the three nothing is trained: right for a system that is made by counting.
+    With none of the three nothing is trained: for systems that are fitted by counting.
     """
 
     epochs: ManyOrNone = 0
-    """How many times through the data; 0: no limit."""
+    """Number of epochs; 0: no limit."""
     steps: ManyOrNone = 0
-    """How many optimiser steps; 0: no limit."""
+    """Number of optimiser steps; 0: no limit."""
     minutes: NonNegative = 0.0
-    """How long, validation included; 0: no limit."""
+    """Time limit in minutes, validation included; 0: no limit."""
     optimiser: Optimiser = "adam"
     """adam, adamw, sgd, rmsprop, or muon on matrices with adam on the rest."""
     learning_rate: Positive = 1e-3
-    """The highest rate of the schedule."""
+    """The peak learning rate of the schedule."""
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    """How slowly adam's two averages follow the gradient and its square."""
+    """Decay rates of adam's moving averages of the gradient and of its square."""
     momentum: BelowOne = 0.0
-    """Of sgd and rmsprop; muon's is 0.95."""
+    """Momentum of sgd and rmsprop; muon's is 0.95."""
     weight_decay: NonNegative = 0.0
-    """Pulls matrices (not biases) towards zero; with adamw and muon apart from the gradient."""
+    """Weight decay of matrices, not of biases; decoupled with adamw and muon."""
     clip: NonNegative = 1.0
-    """The gradient's norm is cut to this; 0: never."""
+    """Maximum norm of the gradient; 0: no clipping."""
     schedule: Schedule = "constant"
     """constant, warmup-inverse-sqrt, linear and cosine (both to zero), or plateau-halving."""
     warmup: ManyOrNone = 0
-    """Over how many steps the rate rises from zero."""
+    """Warmup steps, in which the learning rate rises from zero."""
     halve_after: Many = 1
-    """plateau-halving: halve the rate after so many validations without a better score."""
+    """plateau-halving: halve the learning rate after this many validations without a better
+    score."""
     validate_steps: ManyOrNone = 0
-    """Validate after so many steps; 0: after every epoch."""
+    """Steps between validations; 0: after every epoch."""
     patience: ManyOrNone = 0
-    """End after so many validations without a better score; 0: never."""
+    """Early stopping: end after this many validations without a better score; 0: never."""
     precision: Precision = "float32"
-    """bfloat16: matrix products of a step are rounded to 8 bits; weights and sums are not."""
+    """bfloat16: matrix products of a step have 8 bits of precision; weights and sums stay
+    float32."""
     average_last: FewOrNone = 0
-    """Average the weights of the last so many validations, and keep that if it is better."""
+    """Average the weights of this many last validations, and use the mean if it is better."""
     log_steps: Many = 50
-    """A line in the log for every so many steps."""
+    """Steps between lines of the log."""
     checkpoint_minutes: NonNegative = 5.0
-    """A killed run loses at most this much."""
+    """Minutes between checkpoints; a killed run loses at most this much."""
     seed: Seed = 0
-    """Of everything that is drawn at random."""
+    """Seed of all random draws."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+    """cpu, cuda, cuda:1, ...; auto: a GPU if available."""
 
     def __post_init__(self) -> None:
         wrong = _problems(self)
@@ -225,7 +227,7 @@ class TrainConfig:
             raise _refused(wrong, where="the training's settings")
 
     def may_change(self) -> frozenset[str]:
-        """Fields in which a run that is taken up again may differ from what it began with."""
+        """Fields that may change when a run is resumed."""
         return FREE | ({"epochs", "steps"} if self.schedule in OPEN_ENDED else frozenset())
 
 
@@ -254,7 +256,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, free: frozens
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back: tuples are lists, names are texts."""
+    """As after a round trip through JSON: tuples become lists, keys strings."""
     return json.loads(json.dumps(dict(values)))
 
 
@@ -271,7 +273,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-# Settings of a recipe, nested dataclasses, from ``key=value`` or from a run's JSON.
+# Settings of a recipe, as nested dataclasses: from ``key=value``, or from a run's JSON.
 
 Settings = TypeVar("Settings")
 YES, NO = ("true", "yes", "1"), ("false", "no", "0")
@@ -288,7 +290,7 @@ class Setting(NamedTuple):
 
 
 def list_settings(settings: Any, prefix: str = "") -> Iterator[Setting]:
-    """Every field, those of nested dataclasses after those before them."""
+    """Every field, in order, nested ones included."""
     kinds = kinds_of(type(settings))
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -299,9 +301,9 @@ def list_settings(settings: Any, prefix: str = "") -> Iterator[Setting]:
 
 
 def with_settings(settings: Settings, words: Sequence[str]) -> Settings:
-    """Settings changed by words of the form ``key=value``; all that is wrong is told at once.
+    """Settings changed by words of the form ``key=value``; one error lists all problems.
 
-    A nested field may be named without the names before it as long as there is only one such.
+    A nested field may be given by its last name if that is unique.
 
     >>> with_settings(TrainConfig(), ["learning_rate=3e-4", "schedule=cosine"]).learning_rate
     0.0003
@@ -324,12 +326,12 @@ def with_settings(settings: Settings, words: Sequence[str]) -> Settings:
         raise _refused(wrong)
     try:
         return _replaced(settings, changes)
-    except ValueError as error:  # what the settings themselves refuse
+    except ValueError as error:  # raised by the settings themselves
         raise _refused([str(error)]) from error
 
 
 def read_settings(settings: Settings, stored: Mapping[str, Any]) -> Settings:
-    """Settings as a run has stored them, on top of the recipe's; refuses another recipe's."""
+    """Settings as stored in a run, on top of the recipe's; refuses those of another recipe."""
     known = {setting.key: setting for setting in list_settings(settings)}
     held = dict(flat(stored))
     wrong = [f"{key} is not known any more" for key in held if key not in known]
@@ -357,14 +359,14 @@ def read_settings(settings: Settings, stored: Mapping[str, Any]) -> Settings:
 
 
 def check_settings(settings: Any) -> None:
-    """Refuse settings with values out of their ranges, all in one message."""
+    """Refuse settings with values out of their ranges, with one message for all."""
     found = {each.key: problem_of(each.value, each.kind) for each in list_settings(settings)}
     if wrong := [f"{key}: {problem}" for key, problem in found.items() if problem]:
         raise _refused(wrong, where=type(settings).__name__)
 
 
 def parse(text: str, kind: Any) -> Any:
-    """A value of a type from how a user writes it.
+    """Parse a value of a type.
 
     >>> parse("3", int), parse("none", int | None), parse("1,2", tuple[int, ...])
     (3, None, (1, 2))
@@ -410,7 +412,7 @@ def _several(text: str, inside: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _full(key: str, known: Sequence[str]) -> str:
-    """The whole name of a setting that may have been given by its last part."""
+    """The full name of a setting, which may be given by its last part."""
     if key in known:
         return key
     ends = [name for name in known if name.rpartition(".")[2] == key]

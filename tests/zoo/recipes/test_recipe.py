@@ -68,7 +68,7 @@ def test_what_a_system_does_not_do_is_refused(tiny):
     bare = Bare(**facts)
     assert not bare.can_trace and not bare.can_translate and bare.unknown_words(None, "a") == ()
     for ask in (lambda: bare.trace(None, "a"), lambda: bare.sample(None, SampleOptions())):
-        with pytest.raises(UsageError, match=r"tiny-mirror (has no attention|does not write)"):
+        with pytest.raises(UsageError, match=r"tiny-mirror (has no attention|does not generate)"):
             ask()
     with pytest.raises(TypeError, match="abstract"):
         Recipe(**facts)

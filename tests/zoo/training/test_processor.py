@@ -70,7 +70,7 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypa
 
 @pytest.mark.parametrize(
     ("shape", "words"),
-    [((10**13,), "takes 40,000.0 GB"), ((2**40, 2**40), "takes more than can be asked for")],
+    [((10**13,), "takes 40,000.0 GB"), ((2**40, 2**40), "takes more than can be allocated")],
 )
 def test_a_tensor_that_memory_cannot_hold_is_told_in_one_line(shape, words):
     with (
