@@ -49,7 +49,7 @@ pytest: $(STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 index: $(STAMP) ## write the index of recipes from their classes
-	$(BIN)/python -c "from saccade.zoo.recipes.registry import INDEX, written_index; from pathlib import Path; Path('saccade/zoo/recipes', INDEX).write_text(written_index(), encoding='utf-8')"
+	$(BIN)/python -c "from saccade.zoo.recipes.recipe import INDEX, written_index; from pathlib import Path; Path('saccade/zoo/recipes', INDEX).write_text(written_index(), encoding='utf-8')"
 
 bench: $(STAMP) ## measure what the README claims; prints JSON
 	$(BIN)/python bench/lens_fit.py

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from saccade.processor import prepare_for_long_work
 from saccade.zoo.attention.attend import Attention
 from saccade.zoo.attention.scores import AdditiveScore
 from saccade.zoo.attention.select import SoftSelect
+from saccade.zoo.training.optim import prepare_for_long_work
 
 STEPS = 30
 STEP_ROUNDS = 1000

@@ -23,11 +23,10 @@ from memory_beam import prefix_beam_over_python
 from memory_ntm import ntm_over_loop
 from torch import nn
 
-from saccade.processor import prepare_for_long_work
 from saccade.zoo.recipes.question_answering import answer_loss
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.tasks.babi import Stories, StoryBatch, read_babi, story_vocabulary
-from saccade.zoo.training.optim import make_optimiser
+from saccade.zoo.training.optim import make_optimiser, prepare_for_long_work
 
 
 class MemN2NSides:

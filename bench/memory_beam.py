@@ -15,9 +15,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from saccade.processor import prepare_for_long_work
 from saccade.zoo.decoding.ctc_search import prefix_beam
 from saccade.zoo.objectives.ctc_loss import BLANK
+from saccade.zoo.training.optim import prepare_for_long_work
 
 N, STEPS, SYMBOLS, SIZE, ROUNDS = 64, 60, 30, 16, 3
 NEVER = -math.inf

@@ -15,11 +15,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from saccade.processor import prepare_for_long_work
 from saccade.zoo.recipes.memory_machines import bit_batch, bit_loss
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.tasks.memory_tasks import BitBatch
-from saccade.zoo.training.optim import make_optimiser
+from saccade.zoo.training.optim import make_optimiser, prepare_for_long_work
 
 LENGTH, ROUNDS = 10, 3
 

@@ -37,7 +37,6 @@ from joeynmt_venv import joeynmt_python
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from saccade.processor import prepare_for_long_work
 from saccade.store.folder import save_tensors
 from saccade.zoo.decoding.beam import beam
 from saccade.zoo.models.bahdanau import BahdanauTranslator
@@ -48,7 +47,7 @@ from saccade.zoo.recipes.translators import BahdanauSettings, TransformerSetting
 from saccade.zoo.tasks.multi30k import read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.vocabulary import EOS, Padded
-from saccade.zoo.training.optim import make_optimiser
+from saccade.zoo.training.optim import make_optimiser, prepare_for_long_work
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = TransformerSettings()

@@ -26,13 +26,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
-from saccade.processor import prepare_for_long_work
 from saccade.zoo.models.ram import Ram
 from saccade.zoo.recipes.ram_recipes import ram_loss
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.sensors.retina import Retina, sum_images
 from saccade.zoo.tasks.mnist import ImageBatch
-from saccade.zoo.training.optim import make_optimiser
+from saccade.zoo.training.optim import make_optimiser, prepare_for_long_work
 
 BATCH, SIZE, PATCH, SCALES, GLIMPSES = 256, 60, 12, 3, 8
 RECIPES = ("ram-mnist", "ram-cluttered60", "ram-cluttered100")

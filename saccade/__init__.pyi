@@ -33,11 +33,10 @@ from .interp.lenses.lens_set import Lenses, load_lenses
 from .interp.lenses.reading import Reading
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
 from .viewer.export import show
-from .zoo.recipes.recipe import Recipe
-from .zoo.recipes.registry import all_recipes, find_recipe, register_recipe
+from .zoo.recipes.recipe import Recipe, all_recipes, find_recipe, register_recipe
 from .zoo.recipes.run import TrainedRun, evaluate_run, load_run, train_recipe
-from .zoo.training.config import TrainConfig
 from .zoo.training.job import Job, LossOut, to_device_of
+from .zoo.training.settings import TrainConfig
 
 __version__: str
 

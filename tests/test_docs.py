@@ -85,10 +85,10 @@ def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
 
 def test_a_recipe_of_ones_own_is_trained_and_traced(tmp_path, capsys, monkeypatch):
     from saccade.cli.main import main
-    from saccade.zoo.recipes import registry as finding
+    from saccade.zoo.recipes import recipe as registry
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finding, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     text = (GUIDES / "own-recipe.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     Path("largest.py").write_text(source, encoding="utf-8")

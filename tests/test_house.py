@@ -22,7 +22,7 @@ ZOO = [
 ]
 # The renderer lives beside the page that it packs, but knows JSON only: readings and traces stand
 # on it, and it on nothing of theirs.
-FLOOR = ["trace", "viewer.export", "distributed", "processor", "store", "errors"]
+FLOOR = ["trace", "viewer.export", "distributed", "store", "errors"]
 HOUSE = [*ROOF, *INTERP, *ZOO, *FLOOR]
 DOORS = {"__init__", "__main__", "interp", "zoo"}  # they hold no code that others go through
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}

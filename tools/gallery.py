@@ -25,8 +25,7 @@ from saccade.store.atomic import atomic_file
 from saccade.trace.plot import draw_trace
 from saccade.trace.plot_image import animate_image_trace, draw_image_trace
 from saccade.trace.trace import Trace
-from saccade.zoo.recipes.recipe import Recipe
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import Recipe, find_recipe
 from saccade.zoo.recipes.run import load_run
 from saccade.zoo.training.run_folder import RunFolder
 from script import run_script

@@ -22,7 +22,7 @@ from saccade.cli.options import load_plugin
 from saccade.errors import RecipeError, StoreError, UsageError
 from saccade.store.atomic import atomic_file
 from saccade.store.schema import conform, parse_json
-from saccade.zoo.recipes.registry import list_recipes
+from saccade.zoo.recipes.recipe import list_recipes
 from saccade.zoo.recipes.run import Result, result_of
 from saccade.zoo.training.run_folder import RunFolder
 from script import run_script

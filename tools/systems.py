@@ -21,8 +21,7 @@ import typer
 from results import JSON_FILE, read_results, table_row
 from saccade.cli.main import Command
 from saccade.store.atomic import atomic_file
-from saccade.zoo.recipes.recipe import Facts
-from saccade.zoo.recipes.registry import list_recipes
+from saccade.zoo.recipes.recipe import Facts, list_recipes
 from saccade.zoo.recipes.run import Result
 from script import run_script
 

@@ -1,4 +1,4 @@
-"""`saccade data`: which data sets are here, and how to get others."""
+"""`saccade data`: list and download data sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ saccade data list --data ~/datasets --json
 
 def data_list(
     data: Annotated[
-        Path | None, typer.Option(help="Look in this folder first, then where data usually is.")
+        Path | None, typer.Option(help="Look in this folder first, then in the usual locations.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

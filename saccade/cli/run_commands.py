@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from saccade.cli.options import load_plugin, showing_progress, with_options_of
-from saccade.cli.text_input import MOST_BYTES, STDIN, note_unknown, read_text
+from saccade.cli.text_input import MOST_BYTES, STDIN, read_text
+from saccade.cli.trace_commands import note_unknown
 from saccade.errors import UsageError
 from saccade.zoo.recipes.recipe import RescoreOptions, SampleOptions, Translated, TranslateOptions
 
-TOGETHER = 64  # sentences that are searched for at once
+TOGETHER = 64  # sentences in a batch
 
 TRANSLATE_EXAMPLES = """
 saccade translate runs/bahdanau-multi30k "Ein Mann steht auf einer Leiter."
@@ -29,16 +30,15 @@ def translate(
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", help="Another run of the same recipe: an ensemble. Again and again."
+            "--with", help="Another run of the same recipe, for an ensemble. Can be repeated."
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A folder with data sets, for inputs that name one.")
+        Path | None,
+        typer.Option(help="The folder with data sets, for inputs that name an item of one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
     """Translate a sentence, or every line of stdin."""
     is_many = text == STDIN
@@ -61,11 +61,11 @@ def translate(
             found += opened.translate(sentences[start : start + TOGETHER], settings, data=data)
     unknown = note_unknown(opened, sentences, data=data)
     if as_json:
-        told = [
+        rows = [
             {"source": sentence, **each._asdict(), "unknown": words}
             for sentence, each, words in zip(sentences, found, unknown, strict=True)
         ]
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        typer.echo(json.dumps(rows, ensure_ascii=False))
     else:
         for each in found:
             typer.echo(each.text)
@@ -82,11 +82,9 @@ def sample(
     settings: SampleOptions,
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
-    """Draw text from a trained system; the same seed draws the same text."""
+    """Sample text from a trained system; the same seed gives the same text."""
     load_plugin(plugin)
 
     from saccade.zoo.recipes.run import load_run
@@ -94,8 +92,8 @@ def sample(
     opened = load_run(folder)
     text = opened.sample(settings)
     (unknown,) = note_unknown(opened, [settings.prompt])
-    told = {"text": text, "unknown": unknown}
-    typer.echo(json.dumps(told, ensure_ascii=False) if as_json else text)
+    result = {"text": text, "unknown": unknown}
+    typer.echo(json.dumps(result, ensure_ascii=False) if as_json else text)
 
 
 RESCORE_EXAMPLES = """
@@ -108,19 +106,17 @@ saccade rescore runs/seq2seq-multi30k runs/transformer-multi30k --n-best 50 --we
 def rescore(
     settings: RescoreOptions,
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run that translates.")],
-    by: Annotated[Path, typer.Argument(metavar="BY", help="The run that chooses.")],
+    by: Annotated[Path, typer.Argument(metavar="BY", help="The run that rescores.")],
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+        typer.Option(help="The folder with data sets; default: SACCADE_DATA, or the cache."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
-    """Translate the test sentences, and put each n-best list into a new order.
+    """Translate the test sentences, and rescore each n-best list with a second run.
 
-    The two runs may be of any two translators; what they share is text, not a vocabulary.
+    The two runs may be of any two translators; they need not share a vocabulary.
     """
     load_plugin(plugin)
 

@@ -11,23 +11,16 @@ import codecs
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
 
 from saccade.errors import UsageError
-
-if TYPE_CHECKING:
-    from saccade.zoo.recipes.run import TrainedRun
 
 STDIN = "-"
 MOST_PROMPT = 1 << 20
 """Bytes of one prompt: more than any model reads at once, and tokenized in seconds."""
 MOST_BYTES = 1 << 26
 """Bytes of many prompts; text to fit on is read by `saccade.interp.lenses.corpus`, in pieces."""
-NAMED = 5  # unknown words in a note
 
 
 def read_text(source: str, *, what: str, most: int = MOST_PROMPT) -> str:
@@ -77,17 +70,6 @@ def stdin_lines() -> Iterator[str]:
                 hint="give one prompt a line",
             )
         yield _decoded(start, f"line {number} of stdin")
-
-
-def note_unknown(
-    run: TrainedRun, texts: Sequence[str], *, data: Path | None = None
-) -> list[list[str]]:
-    """The words of each text that a run does not know, told on stderr."""
-    unknown = [run.unknown_words(text, data=data) for text in texts]
-    if every := list(dict.fromkeys(word for words in unknown for word in words)):
-        shown = ", ".join(map(repr, every[:NAMED])) + ", ..." * (len(every) > NAMED)
-        typer.echo(f"note: {len(every)} unknown, read as <unk>: {shown}", err=True)
-    return unknown
 
 
 def _decoded(content: bytes, what: str) -> str:

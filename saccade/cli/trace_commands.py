@@ -1,4 +1,4 @@
-"""`saccade trace` and `saccade plot`: where a trained system looks, shown and drawn."""
+"""`saccade trace` and `saccade plot`: where a trained system looks, printed and plotted."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.options import load_plugin
-from saccade.cli.text_input import STDIN, note_unknown, read_text
+from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from saccade.trace.trace import ImageTrace, Trace
+    from saccade.zoo.recipes.run import TrainedRun
 
 
 TRACE_EXAMPLES = """
 saccade trace runs/transformer-multi30k "Ein Mann steht auf einer Leiter." --html heads.html
 saccade trace runs/ram-mnist 7 --png gaze.png --gif gaze.gif --json
 """
-TOP = 3  # places named for each step
+TOP = 3  # positions named for each step
+NAMED = 5  # unknown words in a note
 
 
 def trace(
@@ -30,31 +32,31 @@ def trace(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="What the system works on; - is stdin. Of images: a number, or a file.",
+            help="The input of the system; - is stdin. For images: a number, or a file.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Keep the trace in this folder, for `saccade plot`.")
+        Path | None, typer.Option(help="Save the trace in this folder, for `saccade plot`.")
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw it into this file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a plot to this PNG file.")] = None,
     gif: Annotated[
-        Path | None, typer.Option(help="Draw it step by step, if it is over an image.")
+        Path | None,
+        typer.Option(help="Write an animation to this GIF file, for traces over an image."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page to point at into this file.")
+        Path | None, typer.Option(help="Write an interactive page to this HTML file.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A folder with data sets, for inputs that name one.")
+        Path | None,
+        typer.Option(help="The folder with data sets, for inputs that name an item of one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
-    """Show where attention goes: for each step of what is produced, what it reads most.
+    """Show where attention goes: the positions with the largest weights at each step.
 
-    A system with several kinds of attention gives a trace for each; their files are then named by
-    kind.
+    A system with several kinds of attention gives a trace for each, and the kind is added to the
+    file names.
     """
     given = read_text(text, what="the input").rstrip("\n") if text == STDIN else text
     if not given.strip():
@@ -79,14 +81,25 @@ def trace(
     if html is not None:
         write_page(traces, html)
     if as_json:
-        told = [{**trace.to_dict(), "unknown": unknown} for trace in traces]
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        rows = [{**trace.to_dict(), "unknown": unknown} for trace in traces]
+        typer.echo(json.dumps(rows, ensure_ascii=False))
     else:
         typer.echo("\n\n".join(_lines(trace) for trace in traces))
 
 
+def note_unknown(
+    run: TrainedRun, texts: Sequence[str], *, data: Path | None = None
+) -> list[list[str]]:
+    """The words of each text that a run does not know; also printed on stderr."""
+    unknown = [run.unknown_words(text, data=data) for text in texts]
+    if every := list(dict.fromkeys(word for words in unknown for word in words)):
+        shown = ", ".join(map(repr, every[:NAMED])) + ", ..." * (len(every) > NAMED)
+        typer.echo(f"note: {len(every)} unknown, read as <unk>: {shown}", err=True)
+    return unknown
+
+
 def draw(trace: Trace | ImageTrace, path: Path) -> None:
-    """Draw a trace of either kind."""
+    """Plot a trace of either kind."""
     from saccade.trace.plot import draw_trace
     from saccade.trace.plot_image import draw_image_trace
     from saccade.trace.trace import Trace
@@ -98,13 +111,13 @@ def draw(trace: Trace | ImageTrace, path: Path) -> None:
 
 
 def animate(trace: Trace | ImageTrace, path: Path) -> None:
-    """Draw a trace over an image step by step."""
+    """Write the animation of a trace over an image."""
     from saccade.trace.plot_image import animate_image_trace
     from saccade.trace.trace import Trace
 
     if isinstance(trace, Trace):
         raise UsageError(
-            f"a trace of kind {trace.kind!r} is a matrix, which does not move", hint="give --png"
+            f"a trace of kind {trace.kind!r} is a matrix and has no animation", hint="give --png"
         )
     animate_image_trace(trace, path)
 
@@ -120,7 +133,7 @@ def write_page(traces: Sequence[Trace | ImageTrace], path: Path) -> None:
 def _named(
     traces: Sequence[Trace | ImageTrace], path: Path | None
 ) -> list[tuple[Trace | ImageTrace, Path]]:
-    """A file for each: the one that was asked for, or several beside it, named by kind."""
+    """The path for each trace: the given one, or with several traces one for each kind."""
     if path is None:
         return []
     if not path.name:
@@ -146,7 +159,7 @@ def _lines(trace: Trace | ImageTrace) -> str:
 
 
 def _where(trace: ImageTrace, step: int) -> str:
-    """The centre of a step's window; of weights over cells, where the largest of them is."""
+    """The centre of a step's window; for weights over cells, the position of the largest."""
     if trace.heat is not None:
         _, n_rows, n_columns = trace.heat.shape
         row, column = divmod(int(trace.heat[step].argmax()), n_columns)
@@ -169,28 +182,29 @@ def plot(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="TRACE", help="What `saccade trace --out` wrote; or a run, for its curves."
+            metavar="TRACE", help="The output of `saccade trace --out`; or a run, for its curves."
         ),
     ],
     png: Annotated[
-        Path | None, typer.Option(help="Where to draw it; the folder's name and .png without.")
+        Path | None, typer.Option(help="The PNG file; default: the folder's name with .png.")
     ] = None,
     gif: Annotated[
-        Path | None, typer.Option(help="Draw it step by step, if it is over an image.")
+        Path | None,
+        typer.Option(help="Write an animation to this GIF file, for traces over an image."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page to point at into this file.")
+        Path | None, typer.Option(help="Write an interactive page to this HTML file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Draw a trace as a picture and as a page, or the loss and the score of a run as a picture."""
+    """Plot a trace as an image or a page, or the loss and the score of a run as an image."""
     from saccade.zoo.training.run_folder import LOG
 
     _refuse_missing(folder)
     path = png or (None if html or gif else Path(f"{folder.name}.png"))
     if (folder / LOG).exists():
         if html is not None or gif is not None:
-            raise UsageError("the curves of a run are a picture, no page", hint="give --png")
+            raise UsageError("the curves of a run are an image, not a page", hint="give --png")
         _draw_run(folder, path or Path(f"{folder.name}.png"))
     else:
         _draw_trace(folder, path, gif=gif, html=html)
@@ -199,7 +213,7 @@ def plot(
 
 
 def _refuse_missing(folder: Path) -> None:
-    """Say the names of traces that begin so: a system with several kinds of attention has them."""
+    """Suggest traces with this prefix: a system with several kinds of attention has them."""
     if folder.exists():
         return
     near = sorted(each.name for each in folder.parent.glob(f"{folder.name}-*") if each.is_dir())
@@ -220,8 +234,7 @@ def _draw_trace(folder: Path, png: Path | None, *, gif: Path | None, html: Path 
 
 
 def _draw_run(folder: Path, path: Path) -> None:
-    from saccade.zoo.training.log import read_log, save_curves
-    from saccade.zoo.training.run_folder import RunFolder
+    from saccade.zoo.training.run_folder import RunFolder, read_log, save_curves
 
     run = RunFolder(folder)
     lines = read_log(run.log)

@@ -28,17 +28,15 @@ MORE_FACTS = ("beside", "source", "note", "minutes")
 
 def show_recipes(
     name: Annotated[
-        str | None, typer.Argument(help="Show one recipe with all that can be set.")
+        str | None, typer.Argument(help="Show one recipe with all its settings.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a recipe of your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
-    """List the recipes: a system, a task, a budget, and the published number it stands beside."""
+    """List the recipes: a system, a task, a budget, and the published number."""
     load_plugin(plugin)
 
-    from saccade.zoo.recipes.registry import find_recipe, list_recipes
+    from saccade.zoo.recipes.recipe import find_recipe, list_recipes
 
     if name is not None:
         recipe = find_recipe(name)
@@ -52,14 +50,14 @@ def show_recipes(
 
 
 def wanted(recipe: Facts) -> str:
-    """What a recipe should reach, in words."""
+    """The target value of a recipe, in words."""
     if recipe.at_least is None:
         return ""
     return f"{recipe.bound} {recipe.at_least:g}"
 
 
 def _beside(recipe: Recipe, name: str) -> str:
-    """Another metric of the recipe, and what it should reach."""
+    """Another metric of the recipe, and its target value."""
     held = recipe.beside[name]
     return name if held is None else f"{name} ({recipe.bound} {held:g})"
 
@@ -74,7 +72,7 @@ def _all_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def _settings(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
-    """Each setting with its value and the string under its field."""
+    """Each setting with its value and its help text."""
     rows, helps = [], field_help(type(settings))
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -111,7 +109,7 @@ def _show(recipes: Sequence[Facts]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    # What each is about stands below, so that the metrics keep to their columns at any width.
+    # Descriptions are below the table, so that its columns fit any width.
     table = Table(box=box.SIMPLE)
     for name in ("recipe", "metric", "wanted", "published", "minutes"):
         table.add_column(name, no_wrap=True, justify="right" if name == "minutes" else "left")
@@ -136,36 +134,34 @@ def train(
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="key=value; `saccade recipes NAME` shows the keys. May be given again."
+            "--set", help="key=value; `saccade recipes NAME` shows the keys. Can be repeated."
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run, or begin it if it is not there.")
+        bool, typer.Option("--resume", help="Resume the run, or start it if there is none.")
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+        typer.Option(help="The folder with data sets; default: SACCADE_DATA, or the cache."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME without.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/NAME.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Train no longer than this; the recipe's own without.")
+        float | None, typer.Option(help="Time limit; default: the recipe's own.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a recipe of your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
     """Train a recipe and evaluate it on its test data.
 
     The run folder holds the settings, the log (log.jsonl, loss.png), the best weights and the
-    metrics. A run that is stopped or killed goes on with --resume along the same curve. Started by
-    torchrun, the processes share each batch.
+    metrics. A stopped or killed run resumes with --resume on the same curve. Started by torchrun,
+    the processes share each batch.
     """
     load_plugin(plugin)
 
-    from saccade.zoo.recipes.registry import find_recipe
+    from saccade.zoo.recipes.recipe import find_recipe
     from saccade.zoo.recipes.run import settings_of_run, train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     recipe = find_recipe(name)
     folder = out or Path("runs") / name
@@ -180,7 +176,7 @@ def train(
             )
     except KeyboardInterrupt:
         if is_first:
-            typer.echo(f"saved in {folder}; the same command with --resume goes on", err=True)
+            typer.echo(f"saved in {folder}; the same command with --resume continues", err=True)
         raise
     if is_first:
         show_metrics(recipe, metrics, folder=folder, as_json=as_json)
@@ -189,7 +185,7 @@ def train(
 def show_metrics(
     recipe: Recipe, metrics: dict[str, Any], *, folder: Path | None, as_json: bool
 ) -> None:
-    """Print what a run has reached beside what was wanted and what was published."""
+    """Print the metrics of a run, the target and the published number."""
     if as_json:
         typer.echo(json.dumps({**metrics, "folder": None if folder is None else str(folder)}))
         return
@@ -218,24 +214,22 @@ saccade eval runs/seed-1 runs/seed-2 runs/seed-3 --out runs/ensemble --json
 
 def evaluate(
     runs: Annotated[
-        list[Path], typer.Argument(help="A run folder; several of one recipe are an ensemble.")
+        list[Path], typer.Argument(help="A run folder; several of one recipe form an ensemble.")
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+        typer.Option(help="The folder with data sets; default: SACCADE_DATA, or the cache."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the metrics of an ensemble here, as a run of its own."),
+        typer.Option(help="Store the metrics of an ensemble in this folder, as a run of its own."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
-    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
 ) -> None:
     """Evaluate a trained system on the test data of its recipe.
 
-    The metrics of one run are kept in its folder, those of several used together where --out says.
+    The metrics of one run are stored in its folder, those of an ensemble in --out.
     """
     load_plugin(plugin)
 

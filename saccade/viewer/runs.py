@@ -16,7 +16,7 @@ from saccade.viewer.schemas import TraceQuestion
 from saccade.viewer.worker import Progress
 
 if TYPE_CHECKING:
-    from saccade.zoo.recipes.registry import Entry
+    from saccade.zoo.recipes.recipe import Entry
     from saccade.zoo.recipes.run import TrainedRun
 
 LOG, MANIFEST = "log.jsonl", "manifest.json"
@@ -133,7 +133,7 @@ class Gallery:
 
     @cached_property
     def _recipes(self) -> Mapping[str, Entry]:
-        from saccade.zoo.recipes.registry import list_recipes
+        from saccade.zoo.recipes.recipe import list_recipes
 
         return list_recipes()
 
@@ -144,8 +144,7 @@ class Gallery:
 
     def run(self, name: str) -> RunDetails | DamagedDetails:
         """One run with its curve."""
-        from saccade.zoo.training.log import read_log
-        from saccade.zoo.training.run_folder import RunFolder
+        from saccade.zoo.training.run_folder import RunFolder, read_log
 
         path = self._path(name, is_run=True)
         folder, short = RunFolder(path), self._short(name, path)

@@ -49,9 +49,9 @@ def test_fetching_says_the_licence_and_where_it_went(saccade, tmp_path, monkeypa
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     """Handwritten words, and a run of `ctc-words` on them that is hardly trained."""
-    from saccade.zoo.recipes.registry import find_recipe
+    from saccade.zoo.recipes.recipe import find_recipe
     from saccade.zoo.recipes.run import train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     folder, recipe = tmp_path_factory.mktemp("words"), find_recipe("ctc-words")
     (folder / "data").mkdir()

@@ -13,10 +13,10 @@ def trained(tmp_path):
     from saccade.zoo.models.ram import Ram
     from saccade.zoo.recipes.mnist_scenes import gaze
     from saccade.zoo.recipes.ram_recipes import RamRecipe
-    from saccade.zoo.recipes.registry import find_recipe, register_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.recipes.recipe import find_recipe, register_recipe
     from saccade.zoo.training.job import Job, LossOut
     from saccade.zoo.training.loop import train
+    from saccade.zoo.training.settings import with_settings
 
     recipe = find_recipe("ram-mnist")
     settings = with_settings(recipe.settings, ["n_glimpses=3", "d_hidden=8", "steps=1"])
@@ -44,7 +44,7 @@ def trained(tmp_path):
     about = {"recipe": "ram-blind", "settings": asdict(settings), "command": "saccade train ..."}
     train(job, tmp_path / "run", about=about)
     yield tmp_path / "run"
-    from saccade.zoo.recipes import registry
+    from saccade.zoo.recipes import recipe as registry
 
     registry._REGISTERED.pop("ram-blind")
 
@@ -75,9 +75,9 @@ def test_a_matrix_and_the_curves_of_a_run_do_not_move(saccade, trained, tmp_path
     matrix = Trace(kind="attention", steps=("a",), memory=("b",), weights=torch.ones(1, 1))
     save_trace(tmp_path / "matrix", matrix)
     code, _, err = saccade("plot", tmp_path / "matrix", "--gif", tmp_path / "x.gif")
-    assert code == 2 and "is a matrix, which does not move" in told_in_a_line(err)
+    assert code == 2 and "is a matrix and has no animation" in told_in_a_line(err)
     code, _, err = saccade("plot", trained, "--gif", tmp_path / "x.gif")
-    assert code == 2 and "a picture, no page" in told_in_a_line(err)
+    assert code == 2 and "an image, not a page" in told_in_a_line(err)
 
 
 def test_weights_over_an_image_are_a_picture_a_page_and_move(saccade, tmp_path):

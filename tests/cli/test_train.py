@@ -26,7 +26,7 @@ def trained(tmp_path_factory):
     from tiny import TINY
 
     from saccade.zoo.recipes.run import train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train_recipe(TINY, folder, settings=with_settings(TINY.settings, ["epochs=12"]))
@@ -40,7 +40,7 @@ def test_recipes_are_listed_and_one_is_told_in_full(tiny):
     assert (found["metric"], found["published"], found["minutes"]) == ("right", 1.0, 0.01)
     code, out, _ = tiny("recipes", "tiny-mirror")
     assert code == 0 and "training.learning_rate=0.02" in out
-    assert "The highest rate of the schedule." in out and "Width of an embedding." in out
+    assert "The peak learning rate of the schedule." in out and "Width of an embedding." in out
     settings = json.loads(tiny("recipes", "tiny-mirror", "--json")[1])["settings"]
     assert {"key": "length", "value": 5, "help": "Of the longest word."} in settings
 
@@ -55,8 +55,8 @@ def test_a_recipe_is_trained_into_its_folder_and_resumed(
     assert "34 steps in " in out and out.endswith("in runs/tiny-mirror\n")
     assert "training: 34/34" in err
     code, _, err = tiny("train", "tiny-mirror")
-    assert code == 1 and "runs/tiny-mirror is there already" in told_in_a_line(err)
-    assert "--resume goes on with it" in err
+    assert code == 1 and "runs/tiny-mirror exists already" in told_in_a_line(err)
+    assert "--resume continues it" in err
     code, _, err = tiny("train", "tiny-mirror", "--resume", "--set", "d_model=11")
     assert code == 1 and "d_model: the run has 7, asked for is 11" in told_in_a_line(err)
     # What is not said is as it was begun, and it may go on for longer.
@@ -98,7 +98,7 @@ def test_an_interrupt_says_how_to_go_on(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "train_recipe", interrupted)
     code, _, err = tiny("train", "tiny-mirror", "--out", tmp_path / "run")
     assert code == 130
-    assert f"saved in {tmp_path / 'run'}; the same command with --resume goes on" in err
+    assert f"saved in {tmp_path / 'run'}; the same command with --resume continues" in err
 
 
 def test_a_run_is_evaluated_again(tiny, trained, tmp_path):
@@ -148,7 +148,7 @@ def test_the_curves_of_a_run_are_drawn(saccade, trained, tmp_path, monkeypatch, 
     assert code == 0 and json.loads(out) == {"wrote": ["tiny.png"]}
     assert (tmp_path / "tiny.png").exists()
     code, _, err = saccade("plot", trained, "--html", "x.html")
-    assert code == 2 and "a picture, no page" in told_in_a_line(err)
+    assert code == 2 and "an image, not a page" in told_in_a_line(err)
     code, _, err = saccade("plot", tmp_path / "nothing")
     assert code == 1 and "no such folder" in told_in_a_line(err)
     (tmp_path / "dog-cross-attention").mkdir()
@@ -185,7 +185,7 @@ def test_what_a_system_cannot_do_is_told(tiny, trained, monkeypatch, told_in_a_l
 
     from tiny import TINY, TinyMirror
 
-    from saccade.zoo.recipes import registry as finding
+    from saccade.zoo.recipes import recipe as registry
     from saccade.zoo.recipes.recipe import Recipe
 
     @dataclass(frozen=True, kw_only=True)
@@ -193,12 +193,12 @@ def test_what_a_system_cannot_do_is_told(tiny, trained, monkeypatch, told_in_a_l
         build, restore, evaluate = TinyMirror.build, TinyMirror.restore, TinyMirror.evaluate
 
     mute = Mute(**{field.name: getattr(TINY, field.name) for field in fields(Recipe)})
-    monkeypatch.setattr(finding, "register_recipe", lambda _: None)
-    monkeypatch.setattr("saccade.zoo.recipes.registry._REGISTERED", {"tiny-mirror": mute})
+    monkeypatch.setattr(registry, "register_recipe", lambda _: None)
+    monkeypatch.setattr("saccade.zoo.recipes.recipe._REGISTERED", {"tiny-mirror": mute})
     for command, words in (
         (["trace", trained, "abc"], "tiny-mirror has no attention to trace"),
         (["translate", trained, "abc"], "tiny-mirror is no translator"),
-        (["sample", trained], "tiny-mirror does not write text"),
+        (["sample", trained], "tiny-mirror does not generate text"),
     ):
         code, _, err = tiny(*command)
         assert code == 2 and words in told_in_a_line(err)

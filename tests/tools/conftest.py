@@ -40,7 +40,7 @@ def tiny() -> Any:
     """The recipe, known to every tool; `tests/zoo/training/tiny.py` has it."""
     from tiny import TINY
 
-    from saccade.zoo.recipes.registry import register_recipe
+    from saccade.zoo.recipes.recipe import register_recipe
 
     register_recipe(TINY)
     return TINY
@@ -50,7 +50,7 @@ def tiny() -> Any:
 def tiny_run(tiny, tmp_path_factory) -> Path:
     """A run that has learnt little; not to be changed."""
     from saccade.zoo.recipes.run import train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train_recipe(tiny, folder, settings=with_settings(tiny.settings, ["epochs=1"]))

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gallery import write_gallery
-from saccade.zoo.recipes import registry as finding
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes import recipe as registry
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import train_recipe
-from saccade.zoo.recipes.settings import with_settings
+from saccade.zoo.training.settings import with_settings
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_without_folders_it_shows_all_runs_that_have_pictures(
 def test_a_run_without_pictures_is_refused(
     tool, tiny, tiny_run, tmp_path, monkeypatch, told_in_a_line
 ):
-    monkeypatch.setitem(finding._REGISTERED, tiny.name, replace(tiny, gallery=()))
+    monkeypatch.setitem(registry._REGISTERED, tiny.name, replace(tiny, gallery=()))
     code, _, err = tool("gallery", tiny_run, "--out", tmp_path / "page.md")
     assert code == 2
     assert f"a run of {tiny.name}, which has no pictures for a gallery" in told_in_a_line(err)

@@ -9,7 +9,7 @@ import pytest
 
 from results import gather_results, read_results, results_page, write_results
 from saccade.errors import RecipeError
-from saccade.zoo.recipes import registry as finding
+from saccade.zoo.recipes import recipe as registry
 from saccade.zoo.recipes.run import result_of, write_ensemble
 from saccade.zoo.training.run_folder import RunFolder
 
@@ -59,7 +59,7 @@ def test_what_cannot_be_a_row_is_refused(tiny, tiny_run, tmp_path, monkeypatch):
     (tmp_path / "young" / "metrics.json").unlink()
     with pytest.raises(RecipeError, match="young has no metric yet"):
         gather_results([tmp_path / "young"])
-    monkeypatch.setattr(finding, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     with pytest.raises(RecipeError, match="is a run of tiny-mirror, which is not known here"):
         gather_results([tiny_run])
     (tmp_path / "results.json").write_text('[{"recipe": 1}]')
@@ -79,7 +79,7 @@ def test_a_run_and_an_ensemble_become_rows(tool, tiny_run, tmp_path):
 
 
 def test_a_recipe_of_ones_own_is_named_by_its_file(tool, tiny_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(finding, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     plugin = Path(__file__).parent.parent / "zoo" / "training" / "tiny.py"
     code, _, err = tool("results", tiny_run, "--out", tmp_path)
     assert code == 1 and "hint: a recipe of your own needs --plugin FILE" in err

@@ -31,14 +31,14 @@ def test_every_file_exists(systems):
 
 
 def test_every_recipe_exists(systems):
-    from saccade.zoo.recipes.registry import all_recipes
+    from saccade.zoo.recipes.recipe import all_recipes
 
     known = all_recipes()
     assert not {f"{s.number} {name}" for s in systems for name in s.recipes if name not in known}
 
 
 def test_every_recipe_belongs_to_a_system(systems):
-    from saccade.zoo.recipes.registry import _REGISTERED, all_recipes
+    from saccade.zoo.recipes.recipe import _REGISTERED, all_recipes
 
     named = {name for system in systems for name in system.recipes}
     assert not {*all_recipes()} - {*_REGISTERED} - named
@@ -47,7 +47,7 @@ def test_every_recipe_belongs_to_a_system(systems):
 def test_every_model_belongs_to_a_system(systems):
     named = {file for system in systems for file in system.files}
     recipes = {name for system in systems for name in system.recipes}
-    from saccade.zoo.recipes.registry import all_recipes
+    from saccade.zoo.recipes.recipe import all_recipes
 
     known = all_recipes()
     used = {f"zoo/models/{known[name].system}.py" for name in recipes if name in known}

@@ -218,7 +218,7 @@ def test_roles_are_what_the_command_prints(ask, config, capsys):
 
 
 def test_the_gallery_lists_runs_beside_the_published_number(ask, gallery_folder):
-    from saccade.zoo.recipes.registry import find_recipe
+    from saccade.zoo.recipes.recipe import find_recipe
 
     runs = {run["name"]: run for run in ask("runs")}
     assert set(runs) == {"adding-gru", "damaged"}

@@ -1,9 +1,9 @@
-"""Recipes `adding-*`, `copying-*`, `row-mnist`: what a single cell keeps over many steps.
+"""Recipes `adding-*`, `copying-*`, `row-mnist`: what a single cell remembers over many steps.
 
 - The adding problem: which cell can carry a number over 150 steps? Le et al., 2015
   (https://arxiv.org/abs/1504.00941), figure 1, and Arjovsky et al., 2016
   (https://arxiv.org/abs/1511.06464), figure 2.
-- The copying problem: which cell can carry ten symbols over a silence of 100 steps? Arjovsky et
+- The copying problem: which cell can carry ten symbols over a delay of 100 steps? Arjovsky et
   al., 2016, figure 1.
 - MNIST read row by row, as a sequence of 28 steps. Le et al. read it pixel by pixel, in 784.
 """
@@ -35,15 +35,15 @@ from saccade.zoo.tasks.long_range import (
     copying_batch,
 )
 from saccade.zoo.tasks.mnist import Digits, RowBatch, as_rows, read_mnist, row_batches
-from saccade.zoo.training.config import Batch, FewOrNone, Many, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, FewOrNone, Many, NonNegative, TrainConfig, Width
 
 LE = "https://arxiv.org/abs/1504.00941, figure 1"
 ARJOVSKY = "https://arxiv.org/abs/1511.06464, figure 2"
-PICTURE = "The paper shows curves and no numbers; always saying 1 has an error of 0.167."
-# Far from every step of a training, whose seed is small.
+PICTURE = "The paper shows curves and no numbers; always predicting 1 has an error of 0.167."
+# Far from the seeds of training runs, which are small.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
-# A validation and a line in the log come after so many batches, where data have no end.
+# Number of batches between validations and log lines; generated data have no end.
 EPOCH = 200
 N_CLASSES = 10
 
@@ -58,26 +58,26 @@ ROW_MNIST = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class AddingSettings:
-    """Which cell, and how far apart the two numbers are."""
+    """The cell, and the length of the sequences."""
 
     cell: str = "lstm"
     """Any cell of saccade.zoo.cells."""
     d_hidden: Width = 128
-    """Numbers in its state."""
+    """Hidden size."""
     is_keeping: bool = False
-    """The gates of lstm and gru begin so that values are kept for up to the whole sequence."""
+    """Initialise the gates of lstm and gru to keep values for up to the whole sequence."""
     length: Many = 150
-    """Steps of a sequence."""
+    """Sequence length."""
     batch: Batch = 64
     """Sequences in a batch."""
     enough: NonNegative = 0.003
     """Training ends when the held-out error is below this."""
     n_valid: Many = 1000
-    """Sequences to see by whether it is solved."""
+    """Validation sequences."""
     n_test: Many = 5000
-    """Sequences to report on."""
+    """Test sequences."""
     training: TrainConfig = ADDING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class AddingRecipe(Recipe):
 
     def build(self, settings: AddingSettings, data: Path | None) -> Job:
         """New sequences at every step, until the held-out error is well below 0.01."""
-        del data  # sequences are drawn, not read
+        del data  # sequences are generated, not read
         valid = adding_batch(0, length=settings.length, batch=settings.n_valid, seed=VALID_SEED)
         return Job(
             model=self.restore(settings, {}),
@@ -116,14 +116,14 @@ class AddingRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """Mean squared error on sequences that no step has seen."""
+        """Mean squared error on held-out sequences."""
         del data
         settings = run.settings
         test = adding_batch(0, length=settings.length, batch=settings.n_test, seed=TEST_SEED)
         return {"mse": _error(run.model, to_device_of(run.model, test)).item()}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """How much each number counts for the sum that is said."""
+        """The influence of each number on the predicted sum."""
         del data
         words = text.split()
         try:
@@ -145,7 +145,7 @@ class AddingRecipe(Recipe):
                 steps=(f"{said:.2f}",),
                 memory=tuple(words),
                 weights=reader.influence_on_end(inputs).cpu(),
-                title="How much each number counts for the sum",
+                title="Influence of each number on the predicted sum",
             )
         ]
 
@@ -156,26 +156,26 @@ def _error(model: nn.Module, batch: AddingBatch) -> Float[Tensor, ""]:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyingSettings:
-    """Which cell, and how long the silence is."""
+    """The cell, and the length of the delay."""
 
     cell: str = "unitary"
     """Any cell of saccade.zoo.cells."""
     d_hidden: Width = 128
-    """Numbers in its state."""
+    """Hidden size."""
     is_keeping: bool = False
-    """The gates of lstm and gru begin so that values are kept for up to the whole sequence."""
+    """Initialise the gates of lstm and gru to keep values for up to the whole sequence."""
     length: Many = 100
-    """Steps of silence."""
+    """Steps of the delay."""
     batch: Batch = 64
     """Sequences in a batch."""
     enough: NonNegative = 0.9999
-    """Training ends when this share of the held-out symbols is recalled."""
+    """Training ends when this fraction of the held-out symbols is recalled."""
     n_valid: Many = 500
-    """Sequences to see by whether it is solved."""
+    """Validation sequences."""
     n_test: Many = 2000
-    """Sequences to report on."""
+    """Test sequences."""
     training: TrainConfig = COPYING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +188,8 @@ class CopyingRecipe(Recipe):
     source: str = "https://arxiv.org/abs/1511.06464, figure 1"
 
     def build(self, settings: CopyingSettings, data: Path | None) -> Job:
-        """New sequences at every step, until nearly all held-out symbols are said again."""
-        del data  # sequences are drawn, not read
+        """New sequences at every step, until nearly all held-out symbols are recalled."""
+        del data  # sequences are generated, not read
         valid = copying_batch(0, length=settings.length, batch=settings.n_valid, seed=VALID_SEED)
         return Job(
             model=self.restore(settings, {}),
@@ -215,14 +215,14 @@ class CopyingRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """The share of symbols recalled, on sequences that no step has seen."""
+        """The fraction of symbols recalled, on held-out sequences."""
         del data
         settings = run.settings
         test = copying_batch(0, length=settings.length, batch=settings.n_test, seed=TEST_SEED)
         return _copying_metrics(run.model, to_device_of(run.model, test))
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """How much each symbol heard counts for each that is said."""
+        """The influence of each input symbol on each output symbol."""
         del data
         symbols = [int(word) for word in text.split() if word.isdigit() and int(word) < N_KINDS]
         if len(symbols) != N_COPIED or len(text.split()) != N_COPIED:
@@ -243,13 +243,13 @@ class CopyingRecipe(Recipe):
                 steps=tuple(map(str, best.indices.tolist())),
                 memory=tuple(map(str, symbols)),
                 weights=weights[:, :N_COPIED],
-                title="How much each symbol heard counts for each said; the silence has the rest",
+                title="Influence of each input symbol on each output; the delay has the rest",
             )
         ]
 
 
 def _copying_metrics(model: nn.Module, batch: CopyingBatch) -> dict[str, float]:
-    """``recalled``: of the ten symbols; ``nats``: a step, blanks included, as in the paper."""
+    """``recalled``: of the ten symbols; ``nats``: loss a step, blanks included, as in the paper."""
     logits = model(_one_hot(batch.inputs))
     said = logits[:, -N_COPIED:].argmax(-1)
     right = (said == batch.targets[:, -N_COPIED:]).float().mean()
@@ -269,18 +269,18 @@ def _one_hot(symbols: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vo
 
 @dataclass(frozen=True, kw_only=True)
 class RowMnistSettings:
-    """Which cell, and what it is shown."""
+    """The cell, and its input."""
 
     cell: str = "lstm"
     """Any cell of saccade.zoo.cells."""
     d_hidden: Width = 128
-    """Numbers in its state."""
+    """Hidden size."""
     batch: Batch = 128
     """Digits in a batch."""
     jitter: FewOrNone = 1
-    """Batches are moved by up to so many pixels while it learns; 0: never."""
+    """Data augmentation: maximum shift of a batch in pixels; 0: none."""
     training: TrainConfig = ROW_MNIST
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,11 +321,11 @@ class RowMnistRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """Per cent of the test digits named right."""
+        """Accuracy on the test digits in per cent."""
         return {"accuracy": accuracy(run.model, read_mnist("test", data))}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """How much each row of a test digit counts for the class that is named."""
+        """The influence of each row of a test digit on the predicted class."""
         test = read_mnist("test", data)
         if not text.strip().isdigit() or int(text) >= len(test.labels):
             raise UsageError(
@@ -340,13 +340,13 @@ class RowMnistRecipe(Recipe):
                 steps=(str(reader.at_end(rows).argmax().item()),),
                 memory=tuple(f"row {place}" for place in range(rows.shape[1])),
                 weights=reader.influence_on_end(rows[0]).cpu(),
-                title=f"How much each row of test digit {int(text)} counts for its name",
+                title=f"Influence of each row of test digit {int(text)} on the predicted class",
             )
         ]
 
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """Per cent of digits named right."""
+    """Accuracy in per cent."""
     reader, right = _reader(model), 0
     for images, labels in zip(digits.images.split(500), digits.labels.split(500), strict=True):
         named = reader.at_end(to_device_of(reader, as_rows(images))).argmax(-1).cpu()
@@ -355,7 +355,7 @@ def accuracy(model: nn.Module, digits: Digits) -> float:
 
 
 def _jittered(images: Float[Tensor, "batch height width"], most: int) -> Tensor:
-    """The whole batch moved by up to ``most`` pixels either way; 0 leaves it as it is."""
+    """The whole batch shifted by up to ``most`` pixels in each direction; 0: unchanged."""
     if most == 0:
         return images
     down, right = torch.randint(-most, most + 1, (2,)).tolist()
@@ -365,7 +365,7 @@ def _jittered(images: Float[Tensor, "batch height width"], most: int) -> Tensor:
 def _without_end(
     make: Callable[..., Any], settings: AddingSettings | CopyingSettings, epoch: int
 ) -> Iterator[Any]:
-    """The batches of one stretch of a generator's endless data."""
+    """The batches of one epoch of generated data."""
     seed = settings.training.seed
     for step in range(epoch * EPOCH, (epoch + 1) * EPOCH):
         yield make(step, length=settings.length, batch=settings.batch, seed=seed)
@@ -393,7 +393,7 @@ RECIPES = (
     ),
     AddingRecipe(
         name="adding-irnn",
-        about="Rectified units that begin as the identity add two numbers of a sequence of 150.",
+        about="Rectified units initialised as the identity add two numbers of a sequence of 150.",
         settings=AddingSettings(
             cell="irnn",
             training=TrainConfig(
@@ -404,7 +404,7 @@ RECIPES = (
     ),
     AddingRecipe(
         name="adding-unitary",
-        about="A complex state that is only turned adds two numbers of a sequence of 150.",
+        about="A unitary RNN with a complex state adds two numbers of a sequence of 150.",
         settings=AddingSettings(
             cell="unitary",
             training=TrainConfig(
@@ -416,15 +416,15 @@ RECIPES = (
     ),
     AddingRecipe(
         name="adding-tanh",
-        about="The control: a plain tanh network does not learn to add over 150 steps.",
+        about="The control: a simple tanh RNN does not learn to add over 150 steps.",
         settings=AddingSettings(cell="elman", training=replace(ADDING, learning_rate=0.001)),
         at_least=None,
         minutes=5.0,
-        note="It is meant to fail: an error near 0.167, that of always saying 1, is the result.",
+        note="It is expected to fail: the result is near 0.167, the error of always predicting 1.",
     ),
     CopyingRecipe(
         name="copying-unitary",
-        about="A complex state that is only turned recalls ten symbols after 100 silent steps.",
+        about="A unitary RNN with a complex state recalls ten symbols after 100 blank steps.",
         settings=CopyingSettings(),
         at_least=0.99,
         published=1.0,
@@ -436,11 +436,11 @@ RECIPES = (
         about="The control: an LSTM in the same time.",
         settings=CopyingSettings(cell="lstm", is_keeping=True),
         minutes=15.0,
-        note="In the paper it stays at what guessing gives, 0.125, for silences of 100 and more.",
+        note="In the paper it stays at chance, 0.125, for delays of 100 and more.",
     ),
     RowMnistRecipe(
         name="row-mnist",
-        about="An LSTM reads a digit row by row and names it.",
+        about="An LSTM reads a digit row by row and classifies it.",
         settings=RowMnistSettings(),
         at_least=98.5,
         source="https://arxiv.org/abs/1504.00941 reads pixel by pixel (97.0 with an IRNN)",

@@ -1,10 +1,10 @@
-"""Recipes on cluttered MNIST with a gradient all the way: `diffram-*`, `edram-*`, `stn-*`.
+"""Recipes on cluttered MNIST with differentiable attention: `diffram-*`, `edram-*`, `stn-*`.
 
-A digit is found among pieces of others and named. Where to look is learnt without sampling: through
-DRAW's grid of Gaussian filters (Gregor et al., 2015, https://arxiv.org/abs/1502.04623, table 1), a
-spatial transformer in a loop (EDRAM, Ablavatski et al., 2017, https://arxiv.org/abs/1706.03581,
-table 1), or a spatial transformer network (Jaderberg et al., 2015,
-https://arxiv.org/abs/1506.02025, section 4.1).
+A digit is located among pieces of others and classified. Where to look is learnt without sampling:
+through DRAW's grid of Gaussian filters (Gregor et al., 2015, https://arxiv.org/abs/1502.04623,
+table 1), a spatial transformer in a loop (EDRAM, Ablavatski et al., 2017,
+https://arxiv.org/abs/1706.03581, table 1), or a spatial transformer network (Jaderberg et al.,
+2015, https://arxiv.org/abs/1506.02025, section 4.1).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.gaussian_bank import grid_windows
 from saccade.zoo.sensors.spatial_transformer import window_theta
-from saccade.zoo.tasks.mnist import ImageBatch, read_mnist
-from saccade.zoo.tasks.scenes import Scene, Scenes
-from saccade.zoo.training.config import (
+from saccade.zoo.tasks.mnist import ImageBatch, Scene, Scenes, read_mnist
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     Few,
     FewOrNone,
@@ -43,7 +43,6 @@ from saccade.zoo.training.config import (
     Width,
     Widths,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 N_CLASSES = 10
 DIFF_RAM_TRAINING = TrainConfig(
@@ -66,68 +65,70 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True, kw_only=True)
 class DiffRamSettings:
-    """How often it looks, and at what."""
+    """Number and size of the glimpses."""
 
     size: Side = 100
-    """Pixels of a scene's side."""
+    """Side length of a scene in pixels."""
     n_clutter: FewOrNone = 8
     """Pieces of other digits in it."""
     n_glimpses: Few = 8
-    """Looks before the answer."""
+    """Glimpses before the answer."""
     patch: Side = 12
-    """Filters on a side of the grid it looks through."""
+    """Filters on a side of the attention grid."""
     d_hidden: Width = 256
-    """Numbers in its state."""
+    """Hidden size."""
     first_view: Share = 0.5
-    """The part of the scene's side that a look spans at first. A digit has a quarter: of the whole,
-    a patch this small shows little of its shape, and chance is left later."""
+    """Initial width of the attention grid, relative to the scene. A digit has a quarter: seen at
+    full width, a patch this small shows little of its shape, and learning starts later."""
     restraint: NonNegative = 4.0
-    """No scene's gradient through a place is longer than so many median ones; 0: all may be."""
+    """Clip each scene's gradient through the grid to this multiple of the median norm; 0: no
+    clipping."""
     early_weight: NonNegative = 7.0
-    """How much the mean of the answers before the last counts beside it: seven of them, each like
-    it; the paper's: 0."""
+    """Weight of the mean loss of the earlier answers, relative to the last one: with seven of them,
+    7 weighs each equally; the paper's: 0."""
     batch: Batch = 128
     """Scenes in a batch."""
     training: TrainConfig = DIFF_RAM_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EdramSettings:
-    """How often it looks, and what it is told."""
+    """Number and size of the glimpses, and the supervision."""
 
     size: Side = 100
-    """Pixels of a scene's side."""
+    """Side length of a scene in pixels."""
     n_clutter: FewOrNone = 8
     """Pieces of other digits in it."""
     n_glimpses: Few = 6
-    """Looks before the answer."""
+    """Glimpses before the answer."""
     side: Side = 26
-    """Pixels of a glimpse's side."""
+    """Side length of a glimpse in pixels."""
     channels: Widths = (24, 48)
     """Of the convolutions over a glimpse."""
     d_hidden: Width = 192
-    """Numbers in each of the two states."""
+    """Hidden size of each of the two LSTMs."""
     place_weight: NonNegative = 10.0
-    """How much a glimpse beside the digit counts: at 10, five pixels aside cost 0.1 nats."""
+    """Weight of the location loss: at 10, five pixels off cost 0.1 nats."""
     sampler_gradient: Share = 0.05
-    """How much of the answer's gradient goes through the sampler to the windows; the paper's: 1."""
+    """Fraction of the classification gradient that goes through the sampler to the windows; the
+    paper's: 1."""
     batch: Batch = 128
     """Scenes in a batch."""
     training: TrainConfig = EDRAM_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StnSettings:
-    """How large the window is, and what names it."""
+    """The window and the classifier."""
 
     size: Side = 60
-    """Pixels of a scene's side."""
+    """Side length of a scene in pixels."""
     n_clutter: FewOrNone = 4
     """Pieces of other digits in it."""
     side: Side = 28
-    """Pixels of the window's side."""
+    """Side length of the window in pixels."""
     channels: Widths = (32, 64)
     """Of the convolutions over the window."""
     d_hidden: Width = 128
@@ -135,11 +136,11 @@ class StnSettings:
     is_multi: bool = False
     """A transformer before every convolution, not only before the first."""
     slower: Share = 0.3
-    """Localisation networks learn at this part of the rate."""
+    """Factor on the learning rate of localisation networks."""
     batch: Batch = 128
     """Scenes in a batch."""
     training: TrainConfig = STN_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 Settings = DiffRamSettings | EdramSettings | StnSettings
@@ -162,7 +163,7 @@ class ClutteredRecipe(Recipe):
     def trace_image(
         self, model: nn.Module, image: Float[Tensor, "1 height width"], *, title: str
     ) -> ImageTrace:
-        """Where a model looks in one image, and what it would answer after each look."""
+        """Where a model looks in one image, and its prediction after each glimpse."""
 
     def rates(self, settings: Any) -> dict[str, float]:
         """Factors on the learning rate of some weights; none by default."""
@@ -170,7 +171,7 @@ class ClutteredRecipe(Recipe):
         return {}
 
     def build(self, settings: Settings, data: Path | None) -> Job:
-        """Scenes anew in every epoch."""
+        """New scenes in every epoch."""
         model = self.restore(settings, {})
         train, seed, scene = read_mnist("train", data), settings.training.seed, _scene(settings)
         valid = held_out("valid", scene, data)
@@ -192,7 +193,7 @@ class ClutteredRecipe(Recipe):
         return {"error": error_of(run.model, held_out("test", _scene(run.settings), data))}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """Where it looks in an image, and what it would answer after each look."""
+        """Where it looks in an image, and its prediction after each glimpse."""
         image = one_image(text, held_out("test", _scene(run.settings), data))
         title = f"{run.recipe.name}, image {text.strip()}"
         with torch.no_grad():
@@ -219,7 +220,7 @@ class DiffRamRecipe(ClutteredRecipe):
         )
 
     def loss(self, model: nn.Module, batch: ImageBatch, settings: DiffRamSettings) -> LossOut:
-        """Cross-entropy; the answers before the last are taught, too."""
+        """Cross-entropy, also of the earlier answers."""
         looked = _of(model, DifferentiableRam).look(batch.images)
         answers = looked.logits[None]  # one sample: nothing is drawn
         taught = answers_loss(answers, batch.labels, early_weight=settings.early_weight)
@@ -229,7 +230,7 @@ class DiffRamRecipe(ClutteredRecipe):
     def trace_image(
         self, model: nn.Module, image: Float[Tensor, "1 height width"], *, title: str
     ) -> ImageTrace:
-        """The grid of filters at each look."""
+        """The grid of filters at each glimpse."""
         reader = _of(model, DifferentiableRam)
         found, place = reader.look(image), reader.place
         sizes = {"height": place.height, "width": place.width, "size": place.size}
@@ -265,7 +266,7 @@ class EdramRecipe(ClutteredRecipe):
         )
 
     def loss(self, model: nn.Module, batch: ImageBatch, settings: EdramSettings) -> LossOut:
-        """Each glimpse is told what to say and where to look."""
+        """Each glimpse is supervised: its class and its location."""
         looked = _of(model, Edram).look(batch.images)
         found = edram_loss(
             looked,
@@ -319,13 +320,13 @@ class StnRecipe(ClutteredRecipe):
         return LossOut(answer, n=len(batch.labels), logged=logged)
 
     def rates(self, settings: StnSettings) -> dict[str, float]:
-        """Where to look is learnt more slowly than what is there."""
+        """Localisation is learnt more slowly than classification."""
         return {"localisation.": settings.slower, "inner.": settings.slower}
 
     def trace_image(
         self, model: nn.Module, image: Float[Tensor, "1 height width"], *, title: str
     ) -> ImageTrace:
-        """The window that the first transformer cuts out."""
+        """The window of the first transformer."""
         found = _of(model, SpatialTransformerNet).look(image)
         return ImageTrace(
             kind="warp",
@@ -348,7 +349,7 @@ def _answers(logits: Float[Tensor, "step d_class"]) -> tuple[str, ...]:
 
 
 def _wrong(logits: Float[Tensor, "batch glimpse d_class"], batch: ImageBatch) -> Float[Tensor, ""]:
-    """Per cent of the batch that the last answer has wrong."""
+    """Error of the last answer in per cent."""
     return 100 * (logits[:, -1].argmax(-1) != batch.labels).float().mean()
 
 
@@ -359,7 +360,7 @@ def _of(model: nn.Module, kind: type[Model]) -> Model:
 
 SINGLE = StnRecipe(
     name="stn-cluttered60",
-    about="A network finds a digit among clutter, moves a window there and names it.",
+    about="A network locates a digit among clutter, crops a window there and classifies it.",
     at_least=3.0,
     source="https://arxiv.org/abs/1506.02025, section 4.1",
     note="The paper has 1.7 on other clutter: 16 pieces of 6 x 6.",
@@ -369,18 +370,18 @@ SINGLE = StnRecipe(
 RECIPES = (
     DiffRamRecipe(
         name="diffram-cluttered100",
-        about="DRAW's reader finds a digit among clutter in 8 looks, and names it.",
+        about="DRAW's reader locates a digit among clutter in 8 glimpses, and classifies it.",
         at_least=5.0,
         published=3.36,
         source="https://arxiv.org/abs/1502.04623, table 1",
-        note="Scenes are made anew for every epoch, answers before the last are taught, too, and "
-        "looks begin with half of the scene; the paper says nothing of these.",
+        note="Scenes are generated anew for every epoch, earlier answers are trained, too, and "
+        "glimpses start with half of the scene; the paper does not mention these.",
         minutes=28.0,
         settings=DiffRamSettings(),
     ),
     EdramRecipe(
         name="edram-cluttered100",
-        about="A spatial transformer in a loop: 6 glimpses that are told where the digit is.",
+        about="A spatial transformer in a loop: 6 glimpses, supervised with the digit's location.",
         at_least=2.0,
         published=0.6,
         source="https://arxiv.org/abs/1706.03581, table 1",

@@ -1,4 +1,4 @@
-"""What CTC recipes on speech and on handwriting share: their loss, and traces of alignments."""
+"""Shared by CTC recipes on speech and on handwriting: their loss, and traces of alignments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ctc_of(model: nn.Module) -> CtcRecogniser:
 
 
 def recogniser_loss(model: nn.Module, batch: FrameBatch) -> LossOut:
-    """Nats per symbol, summed over all paths that read as the text."""
+    """Loss in nats per symbol, summed over all paths that collapse to the text."""
     said = ctc_of(model)(*batch.source)
     found = ctc_loss(said.values, said.mask, batch.text, batch.text_mask)
     return LossOut(found.loss, found.n_symbols, {"impossible": float(found.n_impossible)})
@@ -38,11 +38,11 @@ def log_probs_of(model: nn.Module, source: Frames) -> Frames:
 def lattice_traces(
     said: Frames, found: Hypothesis, tokenizer: CharacterTokenizer, *, labels: tuple[str, ...]
 ) -> list[Trace]:
-    """Two traces of one recording: where its text can be, and what each step outputs.
+    """Two traces of one recording: the lattice of its text, and the outputs of each step.
 
-    The lattice has a row for each symbol of the text, with blanks around: dark where a path that
-    reads as the text is likely to be. The outputs of a CTC network are peaked, and its lattice
-    shows the little freedom that is left.
+    The lattice has a row for each symbol of the text, with blanks around: dark where paths that
+    collapse to the text are likely. The outputs of a CTC network are peaked, so its lattice is
+    narrow.
 
     Args:
         said: A row of log-probabilities.

@@ -1,4 +1,4 @@
-"""Recipes `dram-*`: two digits on a canvas are found and named one by one, or added.
+"""Recipes `dram-*`: two digits on a canvas are located and classified one by one, or added.
 
 Ba et al., 2015 (https://arxiv.org/abs/1412.7755), section 5.1, tables 1 and 2.
 """
@@ -20,9 +20,9 @@ from saccade.zoo.recipes.mnist_scenes import gaze, held_out, one_image
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import ImageBatch, read_mnist
-from saccade.zoo.tasks.scenes import Scene, Scenes
-from saccade.zoo.training.config import (
+from saccade.zoo.tasks.mnist import ImageBatch, Scene, Scenes, read_mnist
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     Few,
     FewOrNone,
@@ -32,7 +32,6 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 PAPER = "https://arxiv.org/abs/1412.7755"
 TRAINING = TrainConfig(
@@ -45,72 +44,73 @@ TRAINING = TrainConfig(
     validate_steps=2000,
     precision="bfloat16",
 )
-# A sum says little of either digit. By Adam (`--set training.optimiser=adam`) nothing is learnt
-# from it in 5,500 steps; by Muon errors begin to fall after 2,500.
+# A sum carries little information about either digit. With Adam (`--set training.optimiser=adam`)
+# nothing is learnt from it in 5,500 steps; with Muon the error begins to fall after 2,500.
 BY_MUON = replace(TRAINING, optimiser="muon")
 N_DIGITS = 2
-END, NEVER = 10, -1  # the answer that says: no more; and one that is never given
+END, NEVER = 10, -1  # the class "no more"; and one that is never predicted
 N_SUMS = 19
-N_PASSES = 10  # for answers averaged over drawn paths
+N_PASSES = 10  # for answers averaged over sampled paths
 
 
 @dataclass(frozen=True, kw_only=True)
 class DramSettings:
-    """What is shown and asked, and how it is looked at."""
+    """The scenes, the target and the glimpses."""
 
     asks: Literal["digits", "sum"] = "digits"
     """Both digits from left to right, then "no more"; or their sum."""
     is_backward: bool = False
-    """Read from right to left; a run of each kind makes a pair of readers."""
+    """Read from right to left; runs of both directions make an ensemble."""
     size: Side = 100
-    """Pixels of the image's side; a digit has 28."""
+    """Side length of the image in pixels; a digit has 28."""
     n_clutter: FewOrNone = 8
     """Pieces of other digits in each image, 8 x 8 pixels each."""
     patch: Side = 14
-    """Pixels of a glimpse's side."""
+    """Side length of a glimpse in pixels."""
     n_scales: Few = 3
-    """Patches of a glimpse, each twice as wide as the one before."""
+    """Number of scales of a glimpse, each twice as wide as the one before."""
     n_glimpses: Few = 3
-    """Looks before each answer."""
+    """Glimpses before each answer."""
     reach: Share = 0.8
-    """How far from the centre it may look; 1 is the edge of the image."""
+    """Maximum distance of a glimpse from the centre; 1 is the edge of the image."""
     first_std: NonNegative = 0.2
-    """Spread of drawn places around the chosen one at first, in half image sides."""
+    """Initial standard deviation of sampled locations around the policy's mean, in half image
+    sides."""
     last_std: NonNegative = 0.05
-    """The same at the end of training; it falls steadily."""
+    """The same at the end of training; it decreases linearly."""
     n_samples: Few = 1
-    """Passes over each image from which the bound is estimated."""
+    """Sampled paths per image for the estimate of the bound."""
     early_weight: NonNegative = 0.5
-    """How much answers before the last for a digit count beside it; the paper's: 0."""
+    """Weight of the earlier answers for a digit, relative to the last one; the paper's: 0."""
     discount: Share = 0.5
-    """What a glimpse is paid of what the next ones add; the paper's: 1, all of it."""
+    """Discount of later rewards for a glimpse; the paper's: 1."""
     reinforce_weight: NonNegative = 0.1
-    """How much the policy's loss counts beside that of the answers."""
+    """Weight of the policy loss, relative to that of the answers."""
     policy_rate: Share = 0.1
-    """The emission network's share of the learning rate."""
+    """Factor on the learning rate of the emission network."""
     d_hidden: Width = 192
     """Units of a layer."""
     batch: Batch = 128
     """Images in a batch."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DramRecipe(Recipe):
-    """DRAM on scenes with two digits; runs that read forward and backward work together."""
+    """DRAM on scenes with two digits; forward and backward runs can be combined."""
 
     system: str = "dram"
     task: str = "scenes"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"
     beside: Mapping[str, float | None] = field(default_factory=lambda: {"error_averaged": None})
-    note: str = "The paper does not say what its noise is: ours are 8 pieces of other digits."
+    note: str = "The paper does not specify its noise: ours are 8 pieces of other digits."
     may_differ: frozenset[str] = frozenset({"is_backward"})
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: DramSettings, data: Path | None) -> Job:
-        """New scenes at every step; places are drawn ever closer to where the policy points."""
+        """New scenes at every step; the variance of sampled locations decreases."""
         train, seed = read_mnist("train", data), settings.training.seed
         scene, valid = _scene(settings), held_out("valid", _scene(settings), data)
 
@@ -142,7 +142,7 @@ class DramRecipe(Recipe):
             is_better="less",
             config=settings.training,
             before_step=fall,
-            # Adam makes steps of full size out of the noise of the policy's gradient.
+            # Adam turns the noise of the policy gradient into steps of full size.
             rates={"mean.": settings.policy_rate},
         )
 
@@ -163,10 +163,10 @@ class DramRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """``error`` is by one pass at the policy's means, ``error_averaged`` over ten drawn ones.
+        """``error``: one pass at the policy's means, ``error_averaged``: ten sampled passes.
 
         Two digits are right if they are those of the scene, as in the paper's 55 combinations;
-        ``error_ordered`` asks for their order, too. Several runs are averaged and then multiplied,
+        ``error_ordered`` also requires their order. Several runs are averaged and then multiplied,
         forward and backward ones alike, and have no ``error_averaged`` of their own.
         """
         settings, readers = run.settings, [_of(model) for model in run.models]
@@ -178,7 +178,7 @@ class DramRecipe(Recipe):
         return {**alone, "error_averaged": several["error"]}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """Where each glimpse was, what it showed, and what would have been answered after it."""
+        """The location and the patch of each glimpse, and the prediction after it."""
         model, settings = _of(run.model), run.settings
         image = one_image(text, held_out("test", _scene(settings), data))
         looked = model.look(to_device_of(model, image), is_drawn=False)
@@ -194,7 +194,7 @@ class DramRecipe(Recipe):
 
 
 def _scene(settings: DramSettings) -> Scene:
-    """What the images show."""
+    """The scenes of the settings."""
     return Scene(
         size=settings.size, n_digits=N_DIGITS, n_clutter=settings.n_clutter, asks=settings.asks
     )
@@ -203,7 +203,7 @@ def _scene(settings: DramSettings) -> Scene:
 def targets(
     labels: Int[Tensor, "batch ..."], settings: DramSettings
 ) -> Int[Tensor, "batch object"]:
-    """What is to be answered: the digits in the order of reading and "no more", or the sum."""
+    """The target: the digits in reading order and "no more", or the sum."""
     if settings.asks == "sum":
         return labels[:, None]
     ordered = labels.flip(1) if settings.is_backward else labels
@@ -213,7 +213,7 @@ def targets(
 def _read_alone(
     model: Dram, images: Float[Tensor, "batch height width"]
 ) -> Float[Tensor, "batch object d_class"]:
-    """The answers of one pass, from left to right whichever way it reads."""
+    """The answers of one pass, from left to right in either reading direction."""
     logits = model(to_device_of(model, images))
     return from_left(logits) if model.is_backward else logits
 
@@ -221,7 +221,7 @@ def _read_alone(
 def _read_together(
     models: list[Dram], images: Float[Tensor, "batch height width"]
 ) -> Float[Tensor, "batch object d_class"]:
-    """The answers of several models together, each averaged over drawn paths."""
+    """The answers of several models together, each averaged over sampled paths."""
     return read_together(models, to_device_of(models[0], images), n_samples=N_PASSES)
 
 
@@ -231,12 +231,12 @@ def errors(
     *,
     settings: DramSettings,
 ) -> dict[str, float]:
-    """Per cent of scenes that are not read right; answers are from left to right."""
+    """Error on scenes in per cent; answers are from left to right."""
     is_sum = settings.asks == "sum"
     n, wrong, disordered = 0, 0, 0
     for batch in scenes:
         wanted = batch.labels.view(len(batch.labels), -1).tolist()
-        # A sum may be ten, and is always said: nothing ends it.
+        # A sum may be ten, the id of "no more": sums have no end symbol.
         read = read_objects(answer(batch.images), end=NEVER if is_sum else END)
         for said, right in zip(read, wanted, strict=True):
             wrong += sorted(said) != sorted(right)
@@ -247,7 +247,7 @@ def errors(
 
 
 def _labels(logits: Float[Tensor, "glimpse d_class"], settings: DramSettings) -> tuple[str, ...]:
-    """What it would answer after each glimpse."""
+    """The prediction after each glimpse."""
     is_end = settings.asks == "digits"
     best = logits.softmax(-1).max(-1)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -257,7 +257,7 @@ def _labels(logits: Float[Tensor, "glimpse d_class"], settings: DramSettings) ->
 
 
 def _of(model: nn.Module) -> Dram:
-    """The model itself."""
+    """The model, checked to be of the right class."""
     assert isinstance(model, Dram), f"no DRAM but {type(model).__name__}"
     return model
 
@@ -267,7 +267,7 @@ RECIPES = (
     DramRecipe(
         name="dram-pairs",
         settings=PAIRS,
-        about="Finds two digits among pieces of others and names both, from left to right.",
+        about="Locates two digits among pieces of others and classifies both, from left to right.",
         published=5.0,
         at_least=8.0,
         source=f"{PAPER}, table 1",
@@ -276,7 +276,7 @@ RECIPES = (
     DramRecipe(
         name="dram-addition",
         settings=replace(PAIRS, asks="sum", n_glimpses=6, training=BY_MUON),
-        about="Finds two digits among pieces of others and says their sum.",
+        about="Locates two digits among pieces of others and predicts their sum.",
         published=2.5,
         source=f"{PAPER}, table 2",
         minutes=52.0,

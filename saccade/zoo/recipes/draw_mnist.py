@@ -1,7 +1,7 @@
 """Recipes `draw-mnist*`: DRAW on binarised MNIST, with and without attention.
 
 Gregor et al., 2015 (https://arxiv.org/abs/1502.04623), table 2: 80.97 nats with attention and 87.40
-without, both with 64 strokes. We take 12 larger strokes and less than an hour on two cores.
+without, both with 64 strokes. We use 12 larger strokes and less than an hour on two cores.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from saccade.zoo.recipes.mnist_scenes import held_out, one_image
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read, grid_windows
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.mnist import BinarisedDigits, binarise, read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED, Scene
-from saccade.zoo.training.config import Batch, Few, Side, TrainConfig, Width
+from saccade.zoo.tasks.datasets import generator_of
+from saccade.zoo.tasks.mnist import (
+    TEST_SEED,
+    VALID_SEED,
+    BinarisedDigits,
+    Scene,
+    binarise,
+    read_mnist,
+)
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Few, Side, TrainConfig, Width
 
-MOSAIC = 4  # samples are shown as so many rows of so many
-AT_ONCE = 500  # images, where nothing is learnt
+MOSAIC = 4  # samples are shown in a grid of this size
+AT_ONCE = 500  # images in a batch, in evaluation
 TRAINING = TrainConfig(
     epochs=28,
     minutes=58.0,
@@ -46,26 +52,26 @@ class DrawSettings:
     """How a digit is drawn."""
 
     has_attention: bool = True
-    """Read and write patches where it wants to; else the whole image at every step."""
+    """Read and write patches by attention; otherwise the whole image at every step."""
     n_steps: Few = 12
-    """Strokes of a drawing."""
+    """Steps of a drawing."""
     read_size: Side = 8
-    """Filters on a side of the grid it reads through; the paper's: 2."""
+    """Filters on a side of the read grid; the paper's: 2."""
     write_size: Side = 8
-    """Filters on a side of the grid it writes through; the paper's: 5."""
+    """Filters on a side of the write grid; the paper's: 5."""
     d_hidden: Width = 256
-    """Numbers in the state of encoder and of decoder."""
+    """Hidden size of encoder and decoder."""
     d_latent: Width = 32
-    """Numbers in the latent of a step."""
+    """Dimension of the latent of a step."""
     batch: Batch = 128
     """Digits in a batch."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawRecipe(Recipe):
-    """Digits drawn again, evaluated by the bound on their likelihood."""
+    """DRAW on binarised digits, evaluated by the bound on their likelihood."""
 
     system: str = "draw"
     task: str = "binarised"
@@ -75,7 +81,7 @@ class DrawRecipe(Recipe):
     gallery: tuple[str, ...] = ("0", "sample")
 
     def build(self, settings: DrawSettings, data: Path | None) -> Job:
-        """Digits drawn again, each time with other pixels of ink."""
+        """Reconstruct digits, binarised anew in every epoch."""
         train, valid = read_mnist("train", data), read_mnist("valid", data)
         valid_images = binarise(valid.images, generator_of(VALID_SEED, 0))
         seed = settings.training.seed
@@ -120,7 +126,7 @@ class DrawRecipe(Recipe):
         return bound_of(run.model, binarise(test.images, generator_of(TEST_SEED, 0)))
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """A test digit drawn again, or new digits that nobody wrote."""
+        """The reconstruction of a test digit, or generated digits."""
         model, words = run.model, text.split()
         assert isinstance(model, Draw), f"no DRAW but {type(model).__name__}"
         with torch.no_grad():
@@ -153,7 +159,7 @@ def _digit_trace(model: Draw, image: Float[Tensor, "1 height width"], *, title: 
     return ImageTrace(
         kind="canvas",
         image=image[0],
-        # What the strokes so far have told of the image.
+        # The information in the strokes so far, in nats.
         steps=tuple(f"{nats:.0f} nats" for nats in drawn.kl[0].cumsum(0).tolist()),
         outlines=torch.stack(windows, dim=1) if windows else torch.zeros(model.n_steps, 0, 4, 2),
         pictures=pictures,
@@ -172,7 +178,7 @@ def _sample_trace(model: Draw, *, seed: int) -> ImageTrace:
         steps=tuple(str(step + 1) for step in range(len(canvases))),
         outlines=torch.zeros(len(canvases), 0, 4, 2),
         pictures={"canvas": canvases},
-        title=f"Digits that nobody wrote, from seed {seed}",
+        title=f"Generated digits, seed {seed}",
     )
 
 
@@ -202,11 +208,11 @@ def _windows(grids: Sequence[GaussianGrid | None], place: GridPlace) -> Float[Te
 
 WITH = DrawRecipe(
     name="draw-mnist",
-    about="DRAW reads a digit and draws it again, stroke by stroke.",
+    about="DRAW reads a digit and reconstructs it, stroke by stroke.",
     at_least=96.0,
     published=80.97,
     note="12 larger strokes (8 x 8) instead of 64 small ones (5 x 5), and less than an hour on two "
-    "cores: the bound still falls when it is over.",
+    "cores: the bound is still falling at the end.",
     minutes=25.0,
     settings=DrawSettings(),
 )
@@ -218,7 +224,7 @@ RECIPES = (
         about="The control: DRAW that reads and writes the whole image at every stroke.",
         at_least=None,
         published=87.40,
-        note="It is meant to be worse than draw-mnist, which has the same strokes, sizes and "
+        note="It is expected to be worse than draw-mnist, which has the same strokes, sizes and "
         "epochs; the paper's has 64 strokes.",
         minutes=28.0,
         settings=replace(WITH.settings, has_attention=False),

@@ -1,7 +1,7 @@
-"""Recipe `foveal-mnist`: digits named from a few glimpses by a Boltzmann machine.
+"""Recipe `foveal-mnist`: digits classified from a few glimpses by a Boltzmann machine.
 
 Larochelle and Hinton, 2010 (https://www.cs.toronto.edu/~hinton/absps/nips_eyebm.pdf). The paper's
-retina and its places are others, so its number is not beside ours.
+retina and fixation points differ, so its number is not comparable.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from saccade.zoo.recipes.mnist_scenes import error_of, gaze, held_out, one_image
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import ImageBatch, read_mnist
-from saccade.zoo.tasks.scenes import SIDE, Scene, Scenes
-from saccade.zoo.training.config import (
+from saccade.zoo.tasks.mnist import SIDE, ImageBatch, Scene, Scenes, read_mnist
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     Few,
     FewOrNone,
@@ -33,10 +33,10 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 N_CLASSES = 10
-# The rate falls to zero, so the steps end a run; the minutes are there for a slow machine.
+# The learning rate falls to zero, so the steps end a run; the minutes are a limit for slow
+# machines.
 TRAINING = TrainConfig(
     steps=15_000,
     minutes=20.0,
@@ -50,37 +50,38 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class FovealSettings:
-    """What is seen, and what puts it together."""
+    """The glimpses, and the machine that integrates them."""
 
     wander: FewOrNone = 1
-    """While it learns, digits are moved by up to so many pixels."""
+    """Data augmentation: maximum shift of a digit in pixels."""
     patch: Side = 8
-    """Pixels of a glimpse's side."""
+    """Side length of a glimpse in pixels."""
     n_scales: Few = 2
-    """Patches of a glimpse, each twice as wide as the one before."""
+    """Number of scales of a glimpse, each twice as wide as the one before."""
     side: Side = 7
-    """It may look at so many times so many places."""
+    """Side of the square grid of fixation points."""
     n_glimpses: Few = 6
-    """Looks at an image before it is named."""
+    """Glimpses of an image before it is classified."""
     d_factor: Width = 256
     """Factors of the third-order weights."""
     d_hidden: Width = 512
     """Hidden units."""
     explore: Share = 0.5
-    """While it learns, this part of the looks goes anywhere, whatever the controller says."""
+    """Exploration: fraction of training glimpses at random locations instead of the
+    controller's."""
     generative_weight: NonNegative = 0.01
-    """How much modelling the glimpses counts beside naming them."""
+    """Weight of the generative loss, relative to the classification loss."""
     is_sequential: bool = True
-    """Taught after every glimpse, not only after the last."""
+    """Loss after every glimpse, not only after the last."""
     batch: Batch = 128
     """Images in a batch."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FovealRecipe(Recipe):
-    """A Boltzmann machine that puts glimpses together, and a controller that places them."""
+    """A Boltzmann machine that integrates glimpses, and a controller that places them."""
 
     system: str = "foveal_rbm"
     task: str = "scenes"
@@ -91,7 +92,7 @@ class FovealRecipe(Recipe):
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: FovealSettings, data: Path | None) -> Job:
-        """Paths are the controller's, with detours, so that it learns what other places give."""
+        """Paths are the controller's, with exploration of other locations."""
         train, seed = read_mnist("train", data), settings.training.seed
         scene, valid = Scene(wander=settings.wander), held_out("valid", Scene(), data)
 
@@ -133,7 +134,7 @@ class FovealRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """``error``: looking where the controller says. ``error_random``: looking anywhere."""
+        """``error``: glimpses by the controller. ``error_random``: at random locations."""
         test, model = held_out("test", Scene(), data), _machine(run.model)
         return {
             "error": error_of(model, test),
@@ -142,7 +143,7 @@ class FovealRecipe(Recipe):
 
     @torch.no_grad()
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """Where each glimpse was, what it showed, and what the answer would have been after it."""
+        """The location and the patch of each glimpse, and the prediction after it."""
         model = _machine(run.model)
         image = one_image(text, held_out("test", Scene(), data))
         looked = model.look(to_device_of(model, image))
@@ -162,12 +163,12 @@ class FovealRecipe(Recipe):
 def _anywhere(
     model: FovealRbm, images: Float[Tensor, "batch height width"]
 ) -> Float[Tensor, "batch d_class"]:
-    """The answer after glimpses at places drawn at random."""
+    """The answer after glimpses at random locations."""
     return model.logits(model.drives(model.look(images, explore=1.0))[:, -1])
 
 
 def _machine(model: nn.Module) -> FovealRbm:
-    """The model itself."""
+    """The model, checked to be of the right class."""
     assert isinstance(model, FovealRbm), f"no foveal RBM but {type(model).__name__}"
     return model
 
@@ -175,9 +176,9 @@ def _machine(model: nn.Module) -> FovealRbm:
 RECIPES = (
     FovealRecipe(
         name="foveal-mnist",
-        about="Names a digit from 6 glimpses, put together by a third-order Boltzmann machine.",
-        note="The paper's retina and its places are others, so its number is not beside ours. "
-        "Digits are moved by a pixel while it learns.",
+        about="Classifies a digit from 6 glimpses, integrated by a third-order Boltzmann machine.",
+        note="The paper's retina and fixation points differ, so its number is not comparable. "
+        "Digits are shifted by a pixel in training.",
         minutes=20.0,
         settings=FovealSettings(),
     ),

@@ -3,9 +3,9 @@
 Grammar as a foreign language (Vinyals et al., 2015, https://arxiv.org/abs/1412.7449): parse trees
 of the Wall Street Journal, from a small sample.
 
-Where we differ: theirs learns from all 40,000 sentences and is scored on section 23; ours learns
-from 3,100 of the free sample and is scored on others of it. Beside the tree, ours learns parts of
-speech.
+Where we differ: theirs is trained on all 40,000 sentences and scored on section 23; ours is trained
+on 3,100 of the free sample and scored on others of it. In addition to the tree, ours predicts parts
+of speech.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from saccade.zoo.models.grammar_parser import GrammarParser
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.text import JOINT, split_words
 from saccade.zoo.tasks.treebank import (
@@ -42,8 +42,8 @@ from saccade.zoo.tasks.treebank import (
     word_class,
 )
 from saccade.zoo.tasks.vocabulary import EOS, PAD, SYMBOLS, Padded, Ragged, Vocabulary
-from saccade.zoo.training.config import BelowOne, Few, Many, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, NonNegative, TrainConfig, Width
 
 TOGETHER = 128  # sentences that are parsed at once
 
@@ -63,32 +63,32 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarSettings:
-    """Which sentences, and what parses them."""
+    """The sentences and the parser."""
 
     max_words: Many = 30
     """Longer sentences are not scored."""
     train_words: Many = 50
-    """Longer sentences are not learnt from."""
+    """Longer sentences are left out of training."""
     min_count: Many = 2
-    """Words that are rarer are known by their class alone."""
+    """Rarer words are replaced by their class."""
     word_dropout: NonNegative = 0.5
     """A word seen n times becomes its class with probability word_dropout / (word_dropout + n)."""
     tag_weight: NonNegative = 0.5
-    """Of the loss of the parts of speech beside that of the tree."""
+    """Weight of the part-of-speech loss, relative to that of the tree."""
     batch_tokens: Many = 1500
     """Symbols in a batch, padding included."""
     d_embed: Width = 128
-    """Width of embeddings."""
+    """Embedding dimension."""
     d_hidden: Width = 200
-    """Width of a reading layer each way; a writing layer has twice as much."""
+    """Hidden size of an encoder layer in each direction; a decoder layer has twice as much."""
     n_layers: Few = 2
-    """Layers that read, and as many that write."""
+    """Layers of the encoder, and of the decoder."""
     dropout: BelowOne = 0.4
-    """Of what goes up from layer to layer."""
+    """Dropout between layers."""
     beam: Few = 5
-    """Trees that are kept while one is searched for."""
+    """Beam size."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class GrammarRecipe(Recipe):
     metric: str = "f1"
 
     def build(self, settings: GrammarSettings, data: Path | None) -> Job:
-        """Learn trees, and beside them parts of speech."""
+        """Learn trees and parts of speech."""
         splits = read_treebank(data)
         train = [tree for tree in splits.train if len(tree.words()) <= settings.train_words]
         valid = [tree for tree in splits.valid if len(tree.words()) <= settings.max_words]
@@ -159,10 +159,10 @@ class GrammarRecipe(Recipe):
         return {**found, "greedy_f1": alone["f1"], "sentences": float(len(test))}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Where attention goes while a sentence's tree is written, beside the word that is in turn.
+        """Where attention goes while a sentence's tree is decoded, and the current word.
 
-        The parser is given the word in turn, so its attention need not follow: it may end up
-        resting on one place.
+        The parser receives the current word as input, so its attention need not follow it: it may
+        stay at one position.
         """
         del data
         symbols, words = Symbols.from_kept(run.kept), _split(text)
@@ -179,7 +179,7 @@ class GrammarRecipe(Recipe):
                 steps=(*pieces, SYMBOLS[EOS]),
                 memory=(*words, SYMBOLS[EOS]),
                 weights=torch.stack([weights, in_turn.to(weights)]),
-                views=("attention", "the word in turn"),
+                views=("attention", "current word"),
                 title=str(delinearise(pieces, words).tree),
             )
         ]
@@ -193,7 +193,7 @@ class GrammarRecipe(Recipe):
         data: Path | None = None,
     ) -> list[Translated]:
         """The tree of each sentence, in brackets."""
-        del data  # the texts are the user's
+        del data  # the texts come from the user
         symbols, sentences = Symbols.from_kept(run.kept), [_split(text) for text in texts]
         found = _search(run.models, sentences, symbols, size=options.beam)
         return [
@@ -202,7 +202,7 @@ class GrammarRecipe(Recipe):
         ]
 
     def unknown_words(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[str]:
-        """Words of a sentence that the run knows neither by themselves nor by their class."""
+        """Words of a sentence of which the run knows neither the word nor its class."""
         known = Symbols.from_kept(run.kept).words
         return [
             word for word in _split(text) if word not in known and word_class(word) not in known
@@ -211,14 +211,14 @@ class GrammarRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Symbols:
-    """Words, brackets and tags, and how often each word was seen."""
+    """Words, brackets and tags, and the count of each word."""
 
     words: Vocabulary
-    """Common words, and the classes of all."""
+    """Frequent words, and all word classes."""
     pieces: Vocabulary
     tags: Vocabulary
     counts: tuple[int, ...]
-    """Of each word; 0 for symbols and classes."""
+    """Count of each word; 0 for symbols and classes."""
 
     @classmethod
     def learn(cls, trees: Sequence[Tree], *, min_count: int) -> Symbols:
@@ -241,7 +241,7 @@ class Symbols:
 
     @classmethod
     def from_kept(cls, kept: Mapping[str, Any]) -> Symbols:
-        """What `to_kept` gave."""
+        """Restored from `to_kept`."""
         words, pieces, tags = (
             Vocabulary(tuple(kept[name])) for name in ("words", "pieces", "tags")
         )
@@ -256,7 +256,7 @@ class Symbols:
         ]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> Ragged:
-        """Ids of words; those that are not known become their class, or UNK."""
+        """Ids of words; unknown ones become their class, or UNK."""
         known = self.words.ids
         return self.words.encode_all(
             (word if word in known else word_class(word) for word in words) for words in sentences
@@ -268,10 +268,10 @@ class Symbols:
 
 
 def rarity_of(symbols: Symbols, word_dropout: float) -> Tensor:
-    """How likely each word is to be replaced by its class while training.
+    """The probability of each word to be replaced by its class in training.
 
-    Kiperwasser and Goldberg, 2016 (https://arxiv.org/abs/1603.04351), section 5: so that a class
-    is also learnt from words that are known one by one.
+    Kiperwasser and Goldberg, 2016 (https://arxiv.org/abs/1603.04351), section 5: so that a class is
+    also learnt from frequent words.
     """
     counts = torch.tensor(symbols.counts, dtype=torch.float)
     return torch.where(counts > 0, word_dropout / (word_dropout + counts.clamp_min(1)), 0.0)
@@ -284,7 +284,7 @@ def blurred(source: Tensor, classes: Tensor, rarity: Tensor, chance: torch.Gener
 
 
 def _loss(model: nn.Module, batch: PairBatch, tags: Tensor, *, tag_weight: float) -> LossOut:
-    """Mean nats per symbol of the tree, and per part of speech."""
+    """Mean loss in nats per symbol of the tree, and per part of speech."""
     assert isinstance(model, GrammarParser)
     encoded = model.encode(batch.source, batch.source_mask)
     tree = token_loss(model.write(encoded, batch), batch.target_out[batch.target_mask])
@@ -323,7 +323,7 @@ def _search(
     *,
     size: int,
 ) -> list[Hypothesis]:
-    """The likeliest tree of each sentence."""
+    """The most likely tree of each sentence."""
     parsers = [model for model in models if isinstance(model, GrammarParser)]
     stepper: Stepper = Ensemble(parsers) if len(parsers) > 1 else parsers[0]
     lengths = torch.tensor([len(words) for words in sentences])
@@ -353,8 +353,8 @@ RECIPES = (
         at_least=70.0,
         published=88.3,
         source="Vinyals et al., 2015, table 1, https://arxiv.org/abs/1412.7449",
-        note="Theirs learns from all 40,000 sentences of the Wall Street Journal and is scored on "
-        "section 23; ours from 3,100 of the free sample, and is scored on others of it.",
+        note="Theirs is trained on all 40,000 sentences of the Wall Street Journal and scored on "
+        "section 23; ours is trained on 3,100 of the free sample, and scored on others of it.",
         minutes=14.0,
     ),
 )

@@ -1,4 +1,4 @@
-"""Recipe `ham-sort`: a memory that is a tree; a walk down from the root finds the least key.
+"""Recipe `ham-sort`: a memory that is a tree; a descent from the root finds the smallest key.
 
 Hierarchical attentive memory: Andrychowicz and Kurach, 2016 (https://arxiv.org/abs/1602.03218),
 section 4.2.
@@ -22,14 +22,14 @@ from saccade.zoo.models.hierarchical_attentive_memory import HierarchicalAttenti
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.memory_tasks import SortBatch, as_sorting, sort_batch
-from saccade.zoo.training.config import Batch, Fews, Many, Span, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Fews, Many, Span, TrainConfig, Width
 
-# Far from every step of a training, whose seed is small.
+# Far from the seeds of training runs, which are small.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
-EPOCH = 1000  # batches; the data have no end
-# Equal keys must be told from neighbouring ones: after 3,000 steps Adam, at half this rate, says
-# 87 % of the items right, Muon 99 %.
+EPOCH = 1000  # batches in an epoch; generated data have no end
+# Equal keys must be distinguished from neighbouring ones: after 3,000 steps Adam, at half this
+# rate, has 87 % of the items right, Muon 99 %.
 TRAINING = TrainConfig(
     steps=12_000,
     minutes=50.0,
@@ -44,26 +44,26 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class HamSettings:
-    """How large the memory is, and how many items are sorted."""
+    """The size of the memory, and the number of items."""
 
     d_bits: Width = 5
     """Bits of a key, and of a value."""
     lengths: Span = (1, 16)
-    """The fewest and the most items in training."""
+    """Minimum and maximum number of items in training."""
     tested: Fews = (16, 32)
-    """Numbers of items to report on; the first is that of the recipe's metric."""
+    """Numbers of items in the test; the first is that of the recipe's metric."""
     d_node: Width = 32
-    """Numbers that a node of the tree holds."""
+    """Dimension of a node of the tree."""
     d_hidden: Width = 32
     """Units of the controller."""
     batch: Batch = 200
     """Sequences in a batch."""
     n_valid: Many = 200
-    """Sequences to choose the best weights by."""
+    """Validation sequences."""
     n_test: Many = 1000
-    """Sequences to report on, of each length."""
+    """Test sequences of each length."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class HamRecipe(Recipe):
 
     def build(self, settings: HamSettings, data: Path | None) -> Job:
         """New items at every step; the best weights by hard search at the first length tested."""
-        del data  # items are drawn, not read
+        del data  # items are generated, not read
         longest = (settings.tested[0], settings.tested[0])
         valid = sort_batch(
             0, lengths=longest, batch=settings.n_valid, seed=VALID_SEED, d_bits=settings.d_bits
@@ -116,7 +116,7 @@ class HamRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """On items that no step has seen, by hard search; ``items`` is at the first length."""
+        """On held-out items, by hard search; ``items`` is at the first length."""
         del data
         settings, found = run.settings, {}
         for length in settings.tested:
@@ -133,7 +133,7 @@ class HamRecipe(Recipe):
         return found
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Which item each step finds, and the key it says."""
+        """The item that each step finds, and the predicted key."""
         del data
         d_bits, model = run.settings.d_bits, run.model
         assert isinstance(model, HierarchicalAttentiveMemory), type(model).__name__
@@ -144,7 +144,7 @@ class HamRecipe(Recipe):
                 hint="for example '19 4 30 11 7 25 2 16'",
             )
         keys = torch.tensor([[int(word) for word in words]])
-        # The values say in which order equal keys came.
+        # The values show the input order of equal keys.
         batch = as_sorting(keys, torch.arange(len(words))[None] % (most + 1), d_bits=d_bits)
         searched = model.run(to_device_of(model, batch.items), is_hard=False)
         places = 2 ** torch.arange(d_bits - 1, -1, -1)
@@ -155,18 +155,18 @@ class HamRecipe(Recipe):
                 steps=tuple(map(str, said.tolist())),
                 memory=tuple(words),
                 weights=searched.weights[0, :, : len(words)].cpu(),
-                title="Which item the walk down the tree leads to, for each key that is said",
+                title="The item that the descent of the tree finds, for each output key",
             )
         ]
 
 
 def _sort_loss(model: nn.Module, batch: SortBatch) -> Float[Tensor, ""]:
-    """Nats a bit."""
+    """Loss in nats a bit."""
     return functional.binary_cross_entropy_with_logits(model(batch.items), batch.targets)
 
 
 def _metrics(model: nn.Module, batch: SortBatch) -> dict[str, float]:
-    """Per cent of items, and of whole sequences, that are said without a wrong bit."""
+    """Per cent of items, and of whole sequences, without a wrong bit."""
     is_right = ((model(batch.items) > 0) == (batch.targets > 0)).all(-1)  # [batch, item]
     return {
         "items": 100 * is_right.float().mean().item(),
@@ -177,11 +177,11 @@ def _metrics(model: nn.Module, batch: SortBatch) -> dict[str, float]:
 RECIPES = (
     HamRecipe(
         name="ham-sort",
-        about="A memory that is a binary tree learns to sort, finding each item in log n turns.",
+        about="A memory that is a binary tree learns to sort, finding each item in log n steps.",
         at_least=99.0,
         source="https://arxiv.org/abs/1602.03218, section 4.2",
-        note="Per cent of items said right, key and value, at their place; in each step one leaf "
-        "is read. The paper sorts 32 items, and is nearly without error.",
+        note="Per cent of items that are right, key and value, at their position; in each step "
+        "one leaf is read. The paper sorts 32 items almost without error.",
         minutes=15.0,
         settings=HamSettings(),
         gallery=("19 4 30 11 7 25 2 16",),

@@ -1,4 +1,4 @@
-"""The recipe `ctc-words`: handwritten words of persons who were never seen before, by CTC.
+"""The recipe `ctc-words`: handwritten words of unseen writers, by CTC.
 
 Graves et al., 2009 ("A novel connectionist system for unconstrained handwriting recognition").
 
@@ -38,8 +38,16 @@ from saccade.zoo.tasks.pen_words import (
 from saccade.zoo.tasks.speech import Frames
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import BOS, EOS
-from saccade.zoo.training.config import Batch, BelowOne, Few, Fews, NonNegative, TrainConfig, Width
 from saccade.zoo.training.job import Job
+from saccade.zoo.training.settings import (
+    Batch,
+    BelowOne,
+    Few,
+    Fews,
+    NonNegative,
+    TrainConfig,
+    Width,
+)
 
 Search = Callable[[Frames], list[Hypothesis]]
 """From log-probabilities at each step to the text of each word."""
@@ -57,30 +65,30 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class CtcWordSettings:
-    """The recogniser's sizes, how words are changed in training, and how they are searched for."""
+    """The recogniser's sizes, data augmentation and search options."""
 
     d_hidden: Width = 160
     """Units of each LSTM, in each direction."""
     n_layers: Few = 2
-    """Bidirectional LSTMs upon each other."""
+    """Number of bidirectional LSTM layers."""
     strides: Fews = (2, 2)
-    """By how much each convolution thins the points out; a letter has some fifteen."""
+    """Stride of each convolution; a letter has about fifteen points."""
     dropout: BelowOne = 0.3
-    """Between layers and before the output."""
+    """Dropout between layers and before the output."""
     warp: NonNegative = 1.0
-    """How much words are slanted, stretched and tilted in training; 1: as much as hands differ."""
+    """Data augmentation by slant, stretch and rotation; 1: about the variation between writers."""
     batch: Batch = 64
     """Words in a batch."""
     beam: Few = 16
-    """Texts that prefix beam search keeps."""
+    """Beam size of prefix beam search."""
     order: Few = 6
-    """Letters of the n-grams of the language model, which is counted on the training words."""
+    """Order of the letter n-gram language model of the training words."""
     weight: NonNegative = 0.5
-    """How much the language model counts."""
+    """Weight of the language model."""
     bonus: float = 1.0
-    """What a letter is worth, in nats."""
+    """Bonus for each letter, in nats."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +103,7 @@ class CtcWordRecipe(Recipe):
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: CtcWordSettings, data: Path | None) -> Job:
-        """Words of many hands, changed a little in every epoch."""
+        """Words of many writers, distorted differently in every epoch."""
         splits = read_pen_words(data)
         tokenizer = CharacterTokenizer.build(splits.train.labels)
         seed = settings.training.seed
@@ -130,7 +138,7 @@ class CtcWordRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """Metrics on words of new persons, with the language model and without."""
+        """Metrics on words of unseen writers, with the language model and without."""
         test, tokenizer = read_pen_words(data).test, _tokenizer(run.kept)
         search = _search(run, beam=run.settings.beam)
         by_path = _metrics(run.model, test, tokenizer, search=_by_best_path)
@@ -138,7 +146,7 @@ class CtcWordRecipe(Recipe):
         return {**searched, **{f"{name}_by_path": value for name, value in by_path.items()}}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Where each letter is seen: the lattice, and what each step outputs."""
+        """Where each letter is recognised: the lattice, and the outputs of each step."""
         said = _said(run, text, data=data)
         (found,) = _search(run, beam=run.settings.beam)(said)
         labels = tuple(map(str, range(said.mask.shape[1])))
@@ -161,26 +169,26 @@ class CtcWordRecipe(Recipe):
 def spelling_model(
     counts: Mapping[str, int], tokenizer: CharacterTokenizer, *, order: int
 ) -> NgramLanguageModel:
-    """How letters follow each other in words, each counted as often as it was written."""
+    """Letter n-grams of the words, each counted as often as it occurs."""
     words = chain.from_iterable([tokenizer.encode(word)] * n for word, n in sorted(counts.items()))
     stream = chain.from_iterable([BOS, *word, EOS] for word in words)
     return NgramLanguageModel.count(torch.tensor(list(stream)), order=order, d_vocab=len(tokenizer))
 
 
 def _tokenizer(kept: Mapping[str, Any]) -> CharacterTokenizer:
-    """The letters that a run knows."""
+    """The character tokenizer of a run."""
     tokenizer = tokenizer_from_json(kept["tokenizer"], "the run's alphabet")
     assert isinstance(tokenizer, CharacterTokenizer), f"no letters but {type(tokenizer).__name__}"
     return tokenizer
 
 
 def _by_best_path(said: Frames) -> list[Hypothesis]:
-    """The text of the likeliest path of each word."""
+    """The text of the most likely path of each word."""
     return ctc_greedy(*said)
 
 
 def _search(run: TrainedRun, *, beam: int) -> Search:
-    """Prefix beam search with the run's language model; with a beam of one the likeliest path."""
+    """Prefix beam search with the run's language model; with a beam of one the most likely path."""
     if beam == 1:
         return _by_best_path
     settings = run.settings
@@ -239,7 +247,7 @@ RECIPES = (
     CtcWordRecipe(
         name="ctc-words",
         settings=CtcWordSettings(),
-        about="Reads handwritten words from pen strokes, of persons it has never seen before.",
+        about="Recognises handwritten words of unseen writers from pen strokes.",
         at_least=15.0,
         note="Per cent of characters, by prefix beam search with letters' n-grams of the training "
         "words. Graves et al., 2009, read lines of another data set (IAM-OnDB).",

@@ -1,15 +1,15 @@
 """Recipes `charlm-*` and `wordlm*`: networks that predict the next character or word of a text.
 
-- `charlm-shakespeare`: an LSTM over the characters of Shakespeare's plays, beside nanoGPT's
-  Transformer (https://github.com/karpathy/nanoGPT) on the same test text, with n-grams of the
-  training text beside the network at a fixed share, as in Mikolov et al., 2010 ("Recurrent neural
-  network based language model").
-- `wordlm`: an LSTM over the words of 16 books. The Penn Treebank's text, which published numbers
-  are of, cannot be had freely.
-- `wordlm-memoryless`: the same words from the last four alone, after Bengio et al., 2003 ("A neural
+- `charlm-shakespeare`: an LSTM over the characters of Shakespeare's plays, compared with nanoGPT's
+  Transformer (https://github.com/karpathy/nanoGPT) on the same test text, mixed with n-grams of the
+  training text at a fixed weight, as in Mikolov et al., 2010 ("Recurrent neural network based
+  language model").
+- `wordlm`: an LSTM over the words of 16 books. The Penn Treebank's text, on which published numbers
+  are measured, is not free.
+- `wordlm-memoryless`: the same words from only the last four, after Bengio et al., 2003 ("A neural
   probabilistic language model").
 
-`TextRecipe` is what these share with the n-gram models of `saccade.zoo.recipes.ngrams`.
+`TextRecipe` is shared with the n-gram models of `saccade.zoo.recipes.ngrams`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe, SampleOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.books import read_gutenberg, read_tinyshakespeare
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.text import (
     TextBatch,
     TextCorpus,
@@ -48,10 +48,10 @@ from saccade.zoo.tasks.text import (
     stream_batches,
 )
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, Vocabulary
-from saccade.zoo.training.config import BelowOne, Few, Many, Part, Share, TrainConfig, Width
 from saccade.zoo.training.job import Carried, Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, Part, Share, TrainConfig, Width
 
-NEVER = [PAD, BOS]  # symbols that no text holds
+NEVER = [PAD, BOS]  # symbols that never occur in a text
 VALID_STREAMS = 32
 CHARLM_TRAINING = TrainConfig(
     epochs=20,
@@ -88,29 +88,29 @@ MEMORYLESS_TRAINING = TrainConfig(
     precision="bfloat16",
 )
 WORDLM_NOTE = (
-    "The Penn Treebank's text, which published metrics are of, cannot be had freely; "
-    "`ngram-words` stands beside this one on the same words."
+    "The Penn Treebank's text, on which published metrics are measured, is not free; "
+    "compare with `ngram-words` on the same words."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelSettings:
-    """What can be set about any neural language model; a recipe's own settings inherit from it."""
+    """The settings of any neural language model; each recipe inherits from it."""
 
     valid: Part = 0.05
-    """Share of the text that is held out to choose the best weights by."""
+    """Fraction of the text for validation."""
     streams: Many = 32
-    """The text is cut into so many streams, which are read side by side."""
+    """Number of streams the text is cut into, which form a batch."""
     window: Many = 128
-    """Symbols of a stream that are read at once; gradients go no further back."""
+    """Window length in symbols: truncated backpropagation through time."""
     test_streams: Many = 4
-    """The same for the test text: few, because each begins without a past."""
+    """The number of streams of the test text: few, because each starts with an empty state."""
     ngram_share: Share = 0.0
-    """How much n-grams of the training text have to say in the metrics, beside the network."""
+    """Weight of n-grams of the training text in the evaluated mixture with the network."""
     ngram_order: Few = 5
-    """The longest of these n-grams."""
+    """The order of these n-grams."""
     training: TrainConfig = field(default_factory=TrainConfig)
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,37 +118,37 @@ class CharlmSettings(LanguageModelSettings):
     """A stack of cells over characters."""
 
     d_embed: Width = 64
-    """Width of a character's embedding."""
+    """Embedding dimension of a character."""
     d_hidden: Width = 448
-    """Width of a layer."""
+    """Hidden size of a layer."""
     n_layers: Few = 2
-    """How many layers there are."""
+    """Number of layers."""
     cell: str = "lstm"
     """Any cell of saccade.zoo.cells: lstm, gru, layer-norm-lstm, ..."""
     dropout: tuple[BelowOne, BelowOne] = (0.2, 0.5)
-    """Of the embeddings, and of what each layer puts out."""
+    """Dropout on embeddings and on the output of each layer."""
     is_tied: bool = False
-    """The output's weights are the embedding's."""
+    """Tie the output weights to the embedding."""
     valid: Part = 0.02
-    """Share of the text, before the last tenth, that is held out to choose the best weights by."""
+    """Fraction of the text, before the last tenth, for validation."""
     ngram_share: Share = 0.25
-    """How much n-grams have to say in the metrics, beside the network; Mikolov et al.'s share."""
+    """Weight of n-grams in the evaluated mixture with the network; Mikolov et al.'s value."""
     ngram_order: Few = 7
-    """The longest of these n-grams; those of `ngram-characters`."""
+    """The order of these n-grams; that of `ngram-characters`."""
     training: TrainConfig = CHARLM_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordSettings(LanguageModelSettings):
-    """Which words there are."""
+    """Settings of all word models."""
 
     n_words: Many = 10_000
-    """How many different words, the commonest; all others are one word, <unk>."""
+    """Vocabulary size: the most frequent words; all others are <unk>."""
     streams: Many = 32
-    """The text is cut into so many streams, which are read side by side."""
+    """Number of streams the text is cut into, which form a batch."""
     window: Many = 64
-    """Words of a stream that are read at once; gradients go no further back."""
+    """Window length in words: truncated backpropagation through time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,19 +156,19 @@ class WordlmSettings(WordSettings):
     """A stack of cells over words."""
 
     d_embed: Width = 256
-    """Width of a word's embedding, and of what is compared with all words at the output."""
+    """Embedding dimension of a word, at input and output."""
     d_hidden: Width = 384
-    """Width of a layer."""
+    """Hidden size of a layer."""
     n_layers: Few = 2
-    """How many layers there are."""
+    """Number of layers."""
     cell: str = "lstm"
     """Any cell of saccade.zoo.cells: lstm, gru, layer-norm-lstm, ..."""
     dropout: tuple[BelowOne, BelowOne] = (0.3, 0.35)
-    """Of the embeddings, and of what each layer puts out."""
+    """Dropout on embeddings and on the output of each layer."""
     is_tied: bool = True
-    """The output's weights are the embedding's."""
+    """Tie the output weights to the embedding."""
     training: TrainConfig = WORDLM_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,24 +176,24 @@ class MemorylessSettings(WordSettings):
     """A hidden layer over the last few words."""
 
     n_context: Few = 4
-    """How many words it sees."""
+    """Context length in words."""
     d_embed: Width = 100
-    """Width of a word's embedding."""
+    """Embedding dimension of a word."""
     d_hidden: Width = 256
-    """Width of the hidden layer."""
+    """Hidden size."""
     dropout: BelowOne = 0.2
-    """Of the hidden layer."""
+    """Dropout on the hidden layer."""
     is_direct: bool = False
-    """The embeddings also count directly for each word."""
+    """Direct connections from the embeddings to the output."""
     training: TrainConfig = MEMORYLESS_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextRecipe(Recipe):
-    """A model that predicts the next symbol of a text, so that it can write one, too.
+    """A model that predicts the next symbol of a text, and can generate text.
 
-    The metric is nats or perplexity of a symbol of the test text.
+    The metric is the nats or the perplexity per symbol of the test text.
     """
 
     is_better: Literal["less", "more"] = "less"
@@ -201,8 +201,8 @@ class TextRecipe(Recipe):
     def read_corpus(self, settings: Any, data: Path | None) -> TextCorpus:
         """The text in three parts, by the recipe's task; its last tenth is for the test.
 
-        Characters are of Shakespeare's plays, whose last tenth is the test as nanoGPT cuts them;
-        words are of the books, of each of which the last tenth is.
+        Characters are of Shakespeare's plays, whose last tenth is the test, as in nanoGPT's split;
+        words are of the books, with the last tenth of each as test.
         """
         if self.task == "tinyshakespeare":
             splits = read_tinyshakespeare(data, valid=settings.valid, test=0.1)
@@ -212,13 +212,13 @@ class TextRecipe(Recipe):
 
     @torch.no_grad()
     def sample(self, run: TrainedRun, options: SampleOptions) -> str:
-        """Draw symbol after symbol; without a prompt, as at the beginning of a line."""
+        """Sample symbol by symbol; without a prompt, from the beginning of a line."""
         if options.length < 0:
             raise UsageError(f"a text cannot have {options.length} symbols", hint="give 1 or more")
         check_draw(temperature=options.temperature, top_k=options.top_k or None)
         ids = encode_text(run.kept, options.prompt or "\n")
         model, chance = run.model, torch.Generator().manual_seed(options.seed)
-        assert isinstance(model, LanguageModel), "only a language model writes text"
+        assert isinstance(model, LanguageModel), "only a language model generates text"
         logits, state = model(to_device_of(model, ids[None]))
         written = ids.tolist() if options.prompt else []
         log_probs = logits[:, -1].log_softmax(-1)
@@ -242,7 +242,7 @@ class TextRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelRecipe(TextRecipe):
-    """A network that reads a text on and on: a stack of cells."""
+    """A recurrent network that carries its state through a text: a stack of cells."""
 
     system: str = "rnn_language_model"
 
@@ -259,7 +259,7 @@ class LanguageModelRecipe(TextRecipe):
         )
 
     def build(self, settings: LanguageModelSettings, data: Path | None) -> Job:
-        """Learn to read a text on and on."""
+        """Train on contiguous streams of text."""
         corpus = self.read_corpus(settings, data)
         reading = ReadingOn(self.make_model(settings, len(corpus.vocabulary)))
         streams = min(VALID_STREAMS, max(1, len(corpus.valid) // settings.window))
@@ -285,9 +285,9 @@ class LanguageModelRecipe(TextRecipe):
         return self.make_model(settings, len(kept["words"]))
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """Nats, bits and perplexity of a symbol of the test text.
+        """Nats, bits and perplexity per symbol of the test text.
 
-        With n-grams beside the network (``ngram_share``), the metrics of the network alone, too.
+        With n-grams in the mixture (``ngram_share``), also the metrics of the network alone.
         """
         settings, model = run.settings, run.model
         corpus = self.read_corpus(settings, data)
@@ -311,7 +311,7 @@ class LanguageModelRecipe(TextRecipe):
         }
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """How much each symbol of a text counts for the prediction of each that follows."""
+        """The influence of each symbol of a text on the prediction of each later one."""
         del data
         ids = encode_text(run.kept, text)
         if len(ids) < 2:
@@ -320,7 +320,9 @@ class LanguageModelRecipe(TextRecipe):
                 hint="give a longer text",
             )
         labels, model = labels_of(run.kept, ids), run.model
-        assert isinstance(model, RnnLanguageModel | MemorylessLanguageModel), "these tell it"
+        assert isinstance(model, RnnLanguageModel | MemorylessLanguageModel), (
+            "only these have `influence_on`"
+        )
         weights = model.influence_on(to_device_of(model, ids))
         return [
             Trace(
@@ -328,14 +330,14 @@ class LanguageModelRecipe(TextRecipe):
                 steps=tuple(labels[1:]),
                 memory=tuple(labels[:-1]),
                 weights=weights.cpu(),
-                title="How much each symbol counts for the prediction of each that follows",
+                title="Influence of each symbol on the prediction of each later one",
             )
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemorylessRecipe(LanguageModelRecipe):
-    """A network that sees the last few symbols only."""
+    """A network that sees only the last few symbols."""
 
     system: str = "memoryless_language_model"
 
@@ -354,9 +356,9 @@ class MemorylessRecipe(LanguageModelRecipe):
 def turned_batches(
     ids: Int[Tensor, " token"], settings: LanguageModelSettings, *, epoch: int
 ) -> list[TextBatch]:
-    """The windows of a text that begins elsewhere in every epoch, as if its ends were joined.
+    """The windows of a text that is rotated by a random offset in every epoch.
 
-    Otherwise the same few symbols would begin a window, without much of a past, every time.
+    Otherwise the same symbols would always start a window, with little context.
     """
     chance = generator_of(settings.training.seed, epoch)
     begin = int(torch.randint(len(ids), (), generator=chance)) if epoch else 0
@@ -365,14 +367,14 @@ def turned_batches(
 
 
 class ReadingOn:
-    """A loss that goes on where the last batch ended; gradients stop between batches."""
+    """A loss that carries the state from batch to batch; gradients stop between batches."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self.state: Any = None
 
     def loss(self, model: nn.Module, batch: TextBatch) -> LossOut:
-        """Mean nats a symbol."""
+        """Mean loss in nats a symbol."""
         predicted = model(batch.inputs, None if batch.is_first else self.state)
         self.state = detach(predicted.state)
         found = token_loss(predicted.logits, batch.targets, batch.mask)
@@ -394,7 +396,7 @@ class ReadingOn:
 def text_perplexity(
     model: nn.Module, ids: Int[Tensor, " token"], *, streams: int, window: int
 ) -> Perplexity:
-    """Of a text, each symbol after all those before it in its stream."""
+    """Log-probability of each symbol of a text, given all those before it in its stream."""
     nll, n_tokens, state = 0.0, 0, None
     for batch in stream_batches(ids, batch=streams, window=window):
         here: TextBatch = to_device_of(model, batch)
@@ -409,12 +411,12 @@ def text_perplexity(
 
 
 def kept_of(corpus: TextCorpus) -> dict[str, Any]:
-    """What a run must keep to read and write text."""
+    """The vocabulary, as a run stores it."""
     return {"words": list(corpus.vocabulary.words), "unit": corpus.unit}
 
 
 def as_trained(kept: Mapping[str, Any], corpus: TextCorpus) -> Int[Tensor, " token"]:
-    """The test text, refused if it was encoded otherwise than a run's own."""
+    """The test text; refused if its encoding differs from the run's."""
     if list(kept["words"]) != list(corpus.vocabulary.words):
         raise UsageError(
             "the run was trained on another text: its symbols are not those of this one",
@@ -424,7 +426,7 @@ def as_trained(kept: Mapping[str, Any], corpus: TextCorpus) -> Int[Tensor, " tok
 
 
 def encode_text(kept: Mapping[str, Any], text: str) -> Int[Tensor, " pos"]:
-    """A text of the user's as a run reads it."""
+    """The ids of a user's text."""
     vocabulary = Vocabulary(tuple(kept["words"]))
     return torch.tensor(vocabulary.encode(_units(kept, text)), dtype=torch.long)
 
@@ -438,7 +440,7 @@ def _units(kept: Mapping[str, Any], text: str) -> list[str]:
 
 
 def decode_text(kept: Mapping[str, Any], ids: list[int]) -> str:
-    """What a run has written, as a reader would have it."""
+    """The text of generated symbols."""
     words = [kept["words"][each] for each in ids]
     if kept["unit"] == "character":
         return "".join(words)
@@ -452,7 +454,7 @@ def decode_text(kept: Mapping[str, Any], ids: list[int]) -> str:
 
 
 def labels_of(kept: Mapping[str, Any], ids: Int[Tensor, " pos"]) -> list[str]:
-    """How each symbol is written on an axis, where a space or a line feed would not be seen."""
+    """The axis label of each symbol; spaces and line feeds are made visible."""
     seen = {"\n": "\\n", " ": "_"}
     words: list[str] = [kept["words"][each] for each in ids.tolist()]
     return [seen.get(word, word) for word in words]
@@ -461,7 +463,7 @@ def labels_of(kept: Mapping[str, Any], ids: Int[Tensor, " pos"]) -> list[str]:
 RECIPES = (
     LanguageModelRecipe(
         name="charlm-shakespeare",
-        about="Writes Shakespeare character by character: an LSTM that reads on and on.",
+        about="Generates Shakespeare character by character with an LSTM.",
         task="tinyshakespeare",
         metric="nats",
         beside={"nats_alone": None},
@@ -469,15 +471,15 @@ RECIPES = (
         at_least=1.48,
         published=1.4697,
         source="https://github.com/karpathy/nanoGPT (a Transformer of 10.7 million weights)",
-        note="Ours is an LSTM that carries its state through the whole test text, with n-grams of "
-        "the training text beside it at a fixed share, as in Mikolov et al., 2010; "
-        "`nats_alone` is the network's. nanoGPT's Transformer sees at most 256 characters, and its "
-        "figure is the best of the test text itself.",
+        note="Ours is an LSTM that carries its state through the whole test text, mixed with "
+        "n-grams of the training text at a fixed weight, as in Mikolov et al., 2010; "
+        "`nats_alone` is of the network alone. nanoGPT's Transformer sees at most 256 "
+        "characters, and its number is the best on the test text itself.",
         minutes=43.0,
     ),
     LanguageModelRecipe(
         name="wordlm",
-        about="Writes books word by word: an LSTM that reads on and on.",
+        about="Generates books word by word with an LSTM.",
         task="gutenberg",
         metric="perplexity",
         settings=WordlmSettings(),
@@ -486,7 +488,7 @@ RECIPES = (
     ),
     MemorylessRecipe(
         name="wordlm-memoryless",
-        about="Writes books from the last four words alone: Bengio's neural language model.",
+        about="Generates books from the last four words: Bengio's neural language model.",
         task="gutenberg",
         metric="perplexity",
         settings=MemorylessSettings(),

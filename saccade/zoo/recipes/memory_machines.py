@@ -1,4 +1,4 @@
-"""Recipes `ntm-*`, `dnc-*`, `sam-*`, `lstm-copy`: machines with a memory, on tasks of random bits.
+"""Recipes `ntm-*`, `dnc-*`, `sam-*`, `lstm-copy`: external memories on tasks of random bits.
 
 - Neural Turing Machine: Graves et al., 2014 (https://arxiv.org/abs/1410.5401); its tasks copy,
   repeat-copy, recall and sort are those of section 4.
@@ -6,7 +6,7 @@
 - Sparse access memory: Rae et al., 2016 (https://arxiv.org/abs/1610.09027).
 
 An LSTM with as many weights as the Neural Turing Machine is the control of `ntm-copy`. That paper
-shows curves and pictures; the notes say where our sizes differ.
+shows curves and plots; the notes say where our sizes differ.
 """
 
 from __future__ import annotations
@@ -37,16 +37,25 @@ from saccade.zoo.tasks.memory_tasks import (
     recall_batch,
     repeat_copy_batch,
 )
-from saccade.zoo.training.config import Batch, Few, FewOrNone, Fews, Many, Span, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
+    Batch,
+    Few,
+    FewOrNone,
+    Fews,
+    Many,
+    Span,
+    TrainConfig,
+    Width,
+)
 
 GRAVES = "https://arxiv.org/abs/1410.5401"
-# Far from every step of a training, whose seed is small.
+# Far from the seeds of training runs, which are small.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
-SHOWN_SEED = 1_000_003  # neither that of a training nor that of a test
+SHOWN_SEED = 1_000_003  # a seed of neither training nor test
 EPOCH = 1000  # batches; the data have no end
-AT_ONCE = 100  # sequences, where nothing is learnt
-SHOWN = 0.02  # a slot with less weight than this throughout is left out of a picture
+AT_ONCE = 100  # sequences in a batch, in evaluation
+SHOWN = 0.02  # a slot whose weight is always below this is left out of a plot
 
 System = Literal["ntm", "dnc", "sam", "lstm"]
 BitTask = Literal["copy", "repeat-copy", "recall", "sort"]
@@ -57,7 +66,7 @@ FORMS: Mapping[BitTask, str] = {
     "recall": "how many items, 2 or more",
     "sort": "the number of a sequence, 1 or more",
 }
-"""What a user can name to see a tape."""
+"""The inputs of `trace` for each task."""
 
 TRAINING = TrainConfig(
     steps=10_000,
@@ -68,38 +77,38 @@ TRAINING = TrainConfig(
     validate_steps=250,
 )
 SHORTER = replace(TRAINING, steps=5000)
-# The sparse machine recalls 77 % of sequences after 10,000 steps by Adam, and 92 % after 1,500 by
-# Muon.
+# The sparse machine recalls 77 % of sequences after 10,000 steps with Adam, and 92 % after 1,500
+# with Muon.
 BY_MUON = replace(TRAINING, steps=4000, optimiser="muon", clip=1.0)
 LONGER_BY_MUON = replace(BY_MUON, steps=8000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSettings:
-    """Which machine, how large, and what it is to do with bits."""
+    """The system, its sizes and its task."""
 
     system: System = "ntm"
-    """ntm, dnc, sam (sparse access), or lstm, which has no memory but its state."""
+    """ntm, dnc, sam (sparse access), or lstm, which has only its state."""
     task: BitTask = "copy"
     """copy, repeat-copy, recall or sort."""
     d_bits: Width = 8
     """Bits of a vector."""
     lengths: Span = (1, 20)
-    """The shortest and the longest sequence in training; of recall: items, of sort: vectors."""
+    """Minimum and maximum sequence length in training; recall: items, sort: vectors."""
     repeats: Span = (1, 10)
-    """repeat-copy: how often at least and at most."""
+    """repeat-copy: minimum and maximum number of repeats."""
     n_wanted: FewOrNone = 0
-    """sort: how many vectors are wanted, from the highest priority on."""
+    """sort: number of target vectors, from the highest priority on."""
     tested: Fews = (20, 40, 80)
-    """Lengths to report on; the first is that of the recipe's metric and of the validation."""
+    """Test lengths; the first is that of the recipe's metric and of the validation."""
     d_hidden: Width = 100
     """Units of the controller."""
     n_slots: Width = 32
     """Slots of the memory in training."""
     n_slots_tested: Width = 128
-    """Slots of the memory afterwards: longer sequences need more."""
+    """Slots of the memory in evaluation: longer sequences need more."""
     d_slot: Width = 20
-    """Numbers in a slot."""
+    """Dimension of a slot."""
     n_reads: Few = 1
     """Read heads."""
     n_writes: Few = 1
@@ -107,11 +116,11 @@ class MachineSettings:
     batch: Batch = 32
     """Sequences in a batch."""
     n_valid: Many = 200
-    """Sequences to choose the best weights by."""
+    """Validation sequences."""
     n_test: Many = 1000
-    """Sequences to report on, of each length."""
+    """Test sequences of each length."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +133,7 @@ class BitRecipe(Recipe):
 
     def build(self, settings: MachineSettings, data: Path | None) -> Job:
         """New sequences at every step; the best weights by the loss at the first length tested."""
-        del data  # sequences are drawn, not read
+        del data  # sequences are generated, not read
         valid = bit_batch(
             settings, 0, batch=settings.n_valid, seed=VALID_SEED, length=settings.tested[0]
         )
@@ -166,7 +175,7 @@ class BitRecipe(Recipe):
         return kind(d_input=d_input, d_output=d_output, **sizes)
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """On sequences no step has seen; ``wrong_bits`` and ``right`` are at the first length."""
+        """On held-out sequences; ``wrong_bits`` and ``right`` are at the first length."""
         del data
         settings, model, metrics = run.settings, run.model, {}
 
@@ -186,10 +195,10 @@ class BitRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRecipe(BitRecipe):
-    """A machine with a memory: its heads leave a trace on the tape."""
+    """A system with an external memory: traces show the weights of its heads."""
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Where each head is at each step, over the slots that any of them ever comes to."""
+        """The weights of each head at each step, over all slots that any head uses."""
         del data
         batch = given_batch(run.settings, text)
         inputs = to_device_of(run.model, batch.inputs)
@@ -206,7 +215,7 @@ class MachineRecipe(BitRecipe):
                 memory=tuple(map(str, slots.tolist())),
                 weights=weights[:, :, slots],
                 views=views,
-                title=f"Where the heads are on the tape; {wrong} bits of the answer are wrong",
+                title=f"Weights of the heads over the memory; {wrong} bits of the answer are wrong",
                 meta={"wrong_bits": wrong},
             )
         ]
@@ -215,7 +224,7 @@ class MachineRecipe(BitRecipe):
 def bit_batch(
     settings: MachineSettings, step: int, *, batch: int, seed: int, length: int | None = None
 ) -> BitBatch:
-    """A batch of the task; of one length if told, and then with as many repeats as there may be."""
+    """A batch of the task; of one length if given, and then with the maximum number of repeats."""
     lengths = settings.lengths if length is None else (length, length)
     if settings.task == "copy":
         return copy_batch(step, lengths=lengths, batch=batch, seed=seed, d_bits=settings.d_bits)
@@ -242,13 +251,13 @@ def bit_batch(
 
 
 def bit_loss(logits: Float[Tensor, "batch pos d_bits"], batch: BitBatch) -> Float[Tensor, ""]:
-    """Nats a bit, over the bits that are asked for."""
+    """Loss in nats a bit, over the target bits."""
     asked = batch.is_asked
     return functional.binary_cross_entropy_with_logits(logits[asked], batch.targets[asked])
 
 
 def _bit_metrics(say: Say, batch: BitBatch) -> dict[str, float]:
-    """Nats a bit, wrong bits a sequence, and per cent of sequences without a wrong bit."""
+    """Loss in nats a bit, wrong bits a sequence, and per cent of sequences without a wrong bit."""
     logits = torch.cat([say(inputs) for inputs in batch.inputs.split(AT_ONCE)])
     wrong = _wrong_bits(logits, batch)
     return {
@@ -267,7 +276,7 @@ def _wrong_bits(
 
 
 def _taped(model: nn.Module, inputs: Float[Tensor, "batch pos d_input"], n_slots: int) -> Taped:
-    """A machine's whole run, with so many slots."""
+    """The outputs over a whole sequence, with this number of slots."""
     assert isinstance(model, Ntm | Dnc | SparseAccessMemory), type(model).__name__
     return model.run(inputs, n_slots)
 
@@ -291,7 +300,7 @@ def head_weights(tape: Taped) -> HeadWeights:
 
 
 def _labels(batch: BitBatch, tape: Taped, d_bits: int) -> tuple[str, ...]:
-    """The bits that are shown, or an arrow and the bits that are said; else it is a mark."""
+    """The input bits, or an arrow and the output bits; otherwise a delimiter."""
     said = (tape.logits[0] > 0).int().tolist()
     labels = []
     for shown, bits, is_asked in zip(batch.inputs[0], said, batch.is_asked[0], strict=True):
@@ -305,7 +314,7 @@ def _labels(batch: BitBatch, tape: Taped, d_bits: int) -> tuple[str, ...]:
 
 
 def given_batch(settings: MachineSettings, text: str) -> BitBatch:
-    """What the user has named: a length, or for copying the bits themselves."""
+    """The sequence of a user's input: a length, or for copy the bits themselves."""
     words = text.split()
     is_bits = all(set(word) <= {"0", "1"} and len(word) == settings.d_bits for word in words)
     if settings.task == "copy" and words and is_bits:
@@ -341,8 +350,8 @@ RECIPES = (
         minutes=3.0,
         at_least=0.01,
         beside={"wrong_bits_40": 0.1, "wrong_bits_80": 1.0},
-        note="Wrong bits a sequence of 20, 40 and 80. The paper shows curves and pictures: solved, "
-        "and nearly so at several times the length. It learns with 32 slots and is tested with "
+        note="Wrong bits a sequence of 20, 40 and 80. The paper shows curves and plots: solved, "
+        "and nearly so at several times the length. It is trained with 32 slots and tested with "
         "the paper's 128.",
         gallery=("20",),
     ),
@@ -354,11 +363,11 @@ RECIPES = (
         source=f"{GRAVES}, section 4.1",
         minutes=2.0,
         beside={"wrong_bits_40": None, "wrong_bits_80": None},
-        note="It is meant to be far behind: guessing has 80, 160 and 320 wrong bits.",
+        note="It is expected to be far behind: chance has 80, 160 and 320 wrong bits.",
     ),
     MachineRecipe(
         name="ntm-repeat-copy",
-        about="A Neural Turing Machine says what it heard as often as it is told, and then stops.",
+        about="A Neural Turing Machine repeats its input a given number of times, and then stops.",
         system="ntm",
         settings=MachineSettings(
             task="repeat-copy",
@@ -371,12 +380,12 @@ RECIPES = (
         ),
         source=f"{GRAVES}, section 4.2",
         minutes=10.0,
-        note="Tested with ten repeats; the paper shows curves and pictures.",
+        note="Tested with ten repeats; the paper shows curves and plots.",
         gallery=("5x4",),
     ),
     MachineRecipe(
         name="ntm-recall",
-        about="A Neural Turing Machine is shown an item again, and says the one that followed it.",
+        about="A Neural Turing Machine gets an item as query, and recalls the one after it.",
         system="ntm",
         settings=replace(RECALL, tested=(6, 12), n_slots_tested=64),
         source=f"{GRAVES}, section 4.3",
@@ -389,7 +398,7 @@ RECIPES = (
     ),
     MachineRecipe(
         name="ntm-sort",
-        about="A Neural Turing Machine is shown vectors with priorities, and says them in order.",
+        about="A Neural Turing Machine sorts vectors by their priorities.",
         system="ntm",
         settings=MachineSettings(
             task="sort",
@@ -403,13 +412,13 @@ RECIPES = (
         ),
         source=f"{GRAVES}, section 4.5",
         minutes=12.0,
-        note="Eight vectors of which six are wanted; the paper has 20 and 16, with 8 heads of each "
-        "kind and a million sequences.",
+        note="Eight vectors, of which six are targets; the paper has 20 and 16, with 8 heads of "
+        "each kind and a million sequences.",
         gallery=("1",),
     ),
     MachineRecipe(
         name="dnc-copy",
-        about="A Differentiable Neural Computer finds room for what it is to copy.",
+        about="A Differentiable Neural Computer allocates memory to copy its input.",
         system="dnc",
         settings=MachineSettings(system="dnc", tested=(20,), n_slots_tested=32),
         source="https://doi.org/10.1038/nature20101, extended data figure 1",
@@ -418,10 +427,10 @@ RECIPES = (
     ),
     MachineRecipe(
         name="dnc-recall",
-        about="A Differentiable Neural Computer is shown an item again, and says the next one.",
+        about="A Differentiable Neural Computer gets an item as query, and recalls the next one.",
         system="dnc",
         settings=replace(RECALL, system="dnc"),
-        source=f"{GRAVES}, section 4.3, which the paper takes over",
+        source=f"{GRAVES}, section 4.3, which the paper reuses",
         minutes=10.0,
         metric="right",
         is_better="more",
@@ -431,7 +440,7 @@ RECIPES = (
     ),
     MachineRecipe(
         name="sam-recall",
-        about="A machine with 4096 slots, of which it touches five a step, says the next item.",
+        about="A memory of 4096 slots, five of them accessed a step, recalls the next item.",
         system="sparse_access_memory",
         settings=replace(RECALL, system="sam", n_slots=4096, n_slots_tested=4096, training=BY_MUON),
         source="https://arxiv.org/abs/1610.09027, section 4.2",

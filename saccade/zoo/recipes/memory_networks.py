@@ -1,8 +1,8 @@
 """Recipes `memnn-babi`, `memn2n-babi`, `memn2n-babi-10k`, `dmn-babi-10k`: memory networks on bAbI.
 
-- Memory networks, which are told the facts that each answer rests on: Weston et al., 2015
+- Memory networks, supervised with the supporting facts of each answer: Weston et al., 2015
   (https://arxiv.org/abs/1502.05698). Theirs is a model for each task, ours one for all.
-- End-to-end memory networks: 20 kinds of questions, learnt together from answers alone: Sukhbaatar
+- End-to-end memory networks: 20 kinds of questions, trained jointly from answers alone: Sukhbaatar
   et al., 2015 (https://arxiv.org/abs/1503.08895). Theirs is the best of ten trainings.
 - Dynamic memory networks, in the form DMN+: Xiong et al., 2016 (https://arxiv.org/abs/1603.01417).
 """
@@ -31,7 +31,8 @@ from saccade.zoo.recipes.question_answering import (
     answer_loss,
 )
 from saccade.zoo.tasks.babi import StoryBatch
-from saccade.zoo.training.config import (
+from saccade.zoo.training.job import LossOut
+from saccade.zoo.training.settings import (
     Batch,
     BelowOne,
     Few,
@@ -41,7 +42,6 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import LossOut
 
 WESTON = "https://arxiv.org/abs/1502.05698"
 SUKHBAATAR = "https://arxiv.org/abs/1503.08895"
@@ -50,8 +50,8 @@ XIONG = "https://arxiv.org/abs/1603.01417"
 MEMNN_TRAINING = TrainConfig(
     epochs=40, minutes=50.0, learning_rate=0.003, clip=5.0, schedule="linear"
 )
-# The paper's rate of 0.01 is on the sum over a batch of 32 questions, which is 0.32 on the mean,
-# and its clipping at 40 is 1.25. Here the norm is that of several models together.
+# The paper's learning rate of 0.01 is for the sum over a batch of 32 questions, which is 0.32 on
+# the mean, and its clipping at 40 is 1.25. Here the norm is that of several models together.
 MEMN2N_TRAINING = TrainConfig(
     epochs=90, minutes=55.0, optimiser="sgd", learning_rate=0.32, clip=2.8, schedule="linear"
 )
@@ -62,27 +62,27 @@ DMN_TRAINING = TrainConfig(
     epochs=30, minutes=58.0, learning_rate=0.001, clip=5.0, schedule="linear", warmup=200
 )
 
-# Memory networks: told which facts are right.
+# Memory networks: supervised with the supporting facts.
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemNNSettings(StorySettings):
-    """Sizes, and by how much the right fact and word must lead."""
+    """Sizes, and the margin of the ranking loss."""
 
     n_facts: Many = 100
-    """How many facts are kept, the latest ones."""
+    """Maximum number of facts; the latest are kept."""
     d_embed: Width = 100
-    """Numbers of a word and of a fact."""
+    """Embedding dimension of words and facts."""
     d_hidden: Width = 200
-    """Units between what was found and the answer."""
+    """Hidden units before the answer."""
     max_steps: Few = 10
-    """How many facts are looked for at most."""
+    """Maximum number of supporting facts."""
     margin: NonNegative = 0.0
-    """By how much the right one must lead, 0.1 in the paper; 0: likelihood instead."""
+    """Margin of the ranking loss, 0.1 in the paper; 0: cross-entropy instead."""
     dropout: BelowOne = 0.1
-    """On what is looked for, and before the answer."""
+    """Dropout on the query, and before the answer."""
     training: TrainConfig = MEMNN_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,24 +109,24 @@ class MemNNRecipe(StoryRecipe):
 
 
 def supported_loss(model: nn.Module, batch: StoryBatch, *, margin: float = 0.0) -> LossOut:
-    """Of finding the right next fact each time, and then of the right word.
+    """Loss of finding each supporting fact, and then of the answer.
 
-    Both are learnt after the right facts, whatever the model would have found by itself.
+    Both are trained given the right facts (teacher forcing).
 
     Args:
         margin: by how much the right one must lead (`margin_ranking`); 0: likelihood instead.
     """
     assert isinstance(model, MemNN), f"no MemNN but {type(model).__name__}"
-    told = model.read(batch)
+    story = model.read(batch)
     found = batch.support.where(batch.support_mask, -1)[:, : model.max_steps]
     n_found = (found >= 0).sum(1, keepdim=True)
-    ranked = model.rank(told, found)
+    ranked = model.rank(story, found)
     steps = torch.arange(ranked.scores.shape[1], device=found.device)
     # After the last of the facts comes the last of the candidates: that none is missing.
     right = functional.pad(found, (0, 1)).where(steps < n_found, ranked.scores.shape[2] - 1)
     each = _ranking(ranked.scores, right, mask=ranked.mask, margin=margin)  # [batch, step]
     finding = (each * (steps <= n_found)).sum(1).mean()
-    answering = _ranking(model.answer(told, found), batch.answer, margin=margin).mean()
+    answering = _ranking(model.answer(story, found), batch.answer, margin=margin).mean()
     logged = {"finding": finding.detach(), "answering": answering.detach()}
     return LossOut(finding + answering, n=len(batch.answer), logged=logged)
 
@@ -144,39 +144,40 @@ def _ranking(scores: Tensor, right: Tensor, *, margin: float, mask: Tensor | Non
 
 @dataclass(frozen=True, kw_only=True)
 class MemN2NSettings(StorySettings):
-    """How large a memory, and what keeps it from local minima."""
+    """Sizes, and the methods against local minima."""
 
     d_embed: Width = 50
-    """Numbers of a word, a fact and the state."""
+    """Embedding dimension of words, facts and state."""
     n_hops: Few = 3
-    """How often the facts are looked at."""
+    """Number of hops."""
     tying: Literal["adjacent", "layer-wise"] = "adjacent"
-    """Which embeddings are the same: of neighbouring hops, or of all."""
+    """Weight tying of the embeddings: adjacent (neighbouring hops) or layer-wise (all)."""
     noise: Share = 0.1
-    """How often, in training, a fact seems to have come and gone that was none."""
+    """Random noise: probability of an empty fact in training."""
     batch: Batch = 32
     """Questions in a batch."""
     linear_share: Share = 0.33
-    """Linear start: for so much of the training there is no softmax, and half the rate."""
+    """Linear start: fraction of the training without softmax, at half the learning rate."""
     is_rectified: bool = False
     """A ReLU on half of the state after each hop."""
     dropout: BelowOne = 0.0
-    """On the state before the answer."""
+    """Dropout on the state before the answer."""
     n_tries: Few = 5
-    """Models with other first weights, side by side; that of the lowest training loss counts."""
+    """Number of models with different initial weights; the one with the lowest training loss is
+    used."""
     training: TrainConfig = MEMN2N_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemN2NRecipe(StoryRecipe):
-    """An end-to-end memory network with a linear start; several are tried side by side."""
+    """An end-to-end memory network with a linear start; several are trained in parallel."""
 
     system: str = "memn2n"
     step: str = "hop"
 
     def make_model(self, settings: MemN2NSettings, n_words: int) -> nn.Module:
-        """The untrained models, side by side if there are several."""
+        """The untrained models, in parallel if there are several."""
         tries = [
             MemN2N(
                 n_words=n_words,
@@ -193,13 +194,13 @@ class MemN2NRecipe(StoryRecipe):
         return BestOf(tries) if len(tries) > 1 else tries[0]
 
     def loss(self, settings: MemN2NSettings, model: Any, batch: StoryBatch) -> LossOut:
-        """Of the answers; half of it without the softmax, which is the paper's half rate there."""
+        """Loss of the answers; halved without the softmax: the paper halves the rate there."""
         out = answer_loss(model, batch)
         first = model.models[0] if settings.n_tries > 1 else model
         return out._replace(loss=out.loss / 2) if first.is_linear else out
 
     def before_step(self, settings: MemN2NSettings, model: Any, way: float) -> None:
-        """Leave the softmax out at first."""
+        """Remove the softmax in the linear start."""
         for each in model.models if settings.n_tries > 1 else [model]:
             each.is_linear = way <= settings.linear_share
 
@@ -209,35 +210,35 @@ class MemN2NRecipe(StoryRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class DmnSettings(StorySettings):
-    """Which form, and its sizes."""
+    """The variant, and its sizes."""
 
     size: Literal["1k", "10k"] = "10k"
-    """1k or 10k questions to learn from in each task."""
+    """Training questions in each task: 1k or 10k."""
     tasks: Tasks = WITHOUT_3
-    """Which of the twenty tasks; all are learnt by one model."""
+    """Which of the twenty tasks; one model learns all of them."""
     slow_tasks: tuple[Task, ...] = (15, 17, 18, 19)
-    """Tasks that are learnt slowly: their questions come `n_repeats` times in each epoch."""
+    """Slow tasks: their questions come `n_repeats` times in each epoch."""
     n_facts: Many = 130
-    """How many facts are kept, the latest ones."""
+    """Maximum number of facts; the latest are kept."""
     batch: Batch = 128
     """Questions in a batch."""
     is_bucketed: bool = True
-    """Questions after about as many facts go together."""
+    """Bucket questions by their number of facts."""
     form: Literal["plus", "original"] = "plus"
     """plus: input fusion, softmax gates, untied memories; original: as first published."""
     d_hidden: Width = 80
     """Units of every part."""
     n_episodes: Few = 3
-    """How often the story is read."""
+    """Number of episodes."""
     dropout: BelowOne = 0.1
-    """On facts, on questions, and before the answer."""
+    """Dropout on facts, on questions, and before the answer."""
     training: TrainConfig = DMN_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DmnRecipe(StoryRecipe):
-    """A dynamic memory network, which learns from the answers alone."""
+    """A dynamic memory network, trained from the answers alone."""
 
     system: str = "dmn"
     step: str = "episode"
@@ -256,17 +257,17 @@ class DmnRecipe(StoryRecipe):
 RECIPES = (
     MemNNRecipe(
         name="memnn-babi",
-        about="Facts are looked for until none is missing, told which are right; bAbI, 1k each.",
+        about="Finds supporting facts one by one, with supervision; bAbI, 1k each.",
         settings=MemNNSettings(),
         at_least=10.0,
         published=7.0,
         source=f"{WESTON}, table 3, AM+NG+NL",
-        note="Theirs is a model for each task; ours is one for all, and learns by likelihood.",
+        note="Theirs is a model for each task; ours is one for all, trained by cross-entropy.",
         minutes=4.0,
     ),
     MemN2NRecipe(
         name="memn2n-babi",
-        about="Three soft looks at the facts answer all 20 kinds of bAbI questions, 1k each.",
+        about="Three hops of soft attention answer all 20 kinds of bAbI questions, 1k each.",
         settings=MemN2NSettings(is_rectified=True),
         at_least=14.0,
         published=12.4,

@@ -1,4 +1,4 @@
-"""What recipes on images share: the test scenes, the error on them, and one image to look at."""
+"""Shared by recipes on MNIST scenes: the test scenes, their error, and traces of one image."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from torch import Tensor, nn
 from saccade.errors import MissingPackageError, UsageError
 from saccade.trace.trace import ImageTrace, window_outlines
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import ImageBatch, as_images, read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED, Scene, Scenes
+from saccade.zoo.tasks.mnist import (
+    TEST_SEED,
+    VALID_SEED,
+    ImageBatch,
+    Scene,
+    Scenes,
+    as_images,
+    read_mnist,
+)
 from saccade.zoo.training.job import to_device_of
 
-TOGETHER = 500  # images that are evaluated at once
+TOGETHER = 500  # images in a batch, in evaluation
 
 
 def held_out(part: Literal["valid", "test"], scene: Scene, data: Path | None) -> Scenes:
-    """Scenes of all held-out digits, always the same; no digit of them wanders."""
+    """Scenes of all held-out digits, always the same, without random shifts."""
     seed = VALID_SEED if part == "valid" else TEST_SEED
     return Scenes(read_mnist(part, data), scene, batch=TOGETHER, seed=seed, in_order=True)
 
@@ -32,11 +39,11 @@ def error_of(
     *,
     model: nn.Module | None = None,
 ) -> float:
-    """Per cent of the images that are not named right.
+    """Classification error in per cent.
 
     Args:
-        answer: a model, or a function that asks one.
-        model: that one, if ``answer`` is a function: images go to its device.
+        answer: a model, or a function that calls one.
+        model: the model, if ``answer`` is a function: images go to its device.
     """
     asked = answer if isinstance(answer, nn.Module) else model
     wrong, n = 0, 0
@@ -48,7 +55,7 @@ def error_of(
 
 
 def one_image(text: str, scenes: Scenes) -> Float[Tensor, "1 height width"]:
-    """The image that a user means: the number of a test scene, or a file."""
+    """The image of a user's input: the number of a test scene, or a file."""
     text, n = text.strip(), len(scenes.digits.labels)
     if text.isdigit():
         if int(text) >= n:
@@ -74,7 +81,7 @@ def gaze(
     steps: tuple[str, ...],
     title: str = "",
 ) -> ImageTrace:
-    """The trace of a path of glimpses over one image: every window, and what it shows."""
+    """The trace of a path of glimpses over one image: every window and its patches."""
     image, centres = image.cpu(), centres.cpu()  # the model may be elsewhere
     patches = retina.look(image[None], centres[None])[0]  # [glimpse, scale, row, column]
     half = retina.half_sizes(height=image.shape[0], width=image.shape[1])  # [scale, 2]
@@ -93,7 +100,7 @@ def gaze(
 
 
 def read_image(path: Path, *, size: int) -> Float[Tensor, "1 height width"]:
-    """A grey image file, with light ink on a dark ground as in MNIST."""
+    """A grey image file, with light ink on a dark background as in MNIST."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Recipes `ngram-*`: counting instead of training, with words and with characters.
 
 Interpolated Kneser-Ney (`saccade.zoo.models.ngram`): Kneser and Ney, 1995, with the discounts of
-Chen and Goodman, 1998. Each stands beside a network on the same text: `ngram-words` beside
-`wordlm`, `ngram-characters` beside `charlm-shakespeare`.
+Chen and Goodman, 1998. Each is compared with a network on the same text: `ngram-words` with
+`wordlm`, `ngram-characters` with `charlm-shakespeare`.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from saccade.zoo.recipes.language_models import (
     labels_of,
 )
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.training.config import Few, Many, Part, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Few, Many, Part, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class NgramSettings:
-    """What is counted."""
+    """The n-grams."""
 
     order: Few
-    """The longest n-grams."""
+    """The order of the n-grams."""
     is_modified: bool = True
-    """Three discounts a length (Chen and Goodman) instead of one (Kneser and Ney)."""
+    """Three discounts for each order (Chen and Goodman) instead of one (Kneser and Ney)."""
     valid: Part
-    """Share of the text that is left out, as for the neural model beside it."""
+    """Fraction of the text that is left out, as in the neural recipe on the same text."""
     n_words: Many = 10_000
-    """How many different words, the commonest; all others are one word, <unk>."""
+    """Vocabulary size: the most frequent words; all others are <unk>."""
     training: TrainConfig = field(default_factory=TrainConfig)
     """Nothing is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NgramRecipe(TextRecipe):
-    """An n-gram model, counted from the training text; there is nothing left to train."""
+    """An n-gram model, counted from the training text; nothing is trained."""
 
     system: str = "ngram"
     minutes: float = 0.5
@@ -81,7 +81,7 @@ class NgramRecipe(TextRecipe):
 
     def restore(self, settings: NgramSettings, kept: Mapping[str, Any]) -> NgramLanguageModel:
         """The model without its counts."""
-        del settings  # all there is to know was kept
+        del settings  # the counts are restored with the weights
         return NgramLanguageModel(d_vocab=len(kept["words"]), sizes=kept["sizes"])
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
@@ -91,7 +91,7 @@ class NgramRecipe(TextRecipe):
         return {"nats": found.nats, "bits": found.bits, "perplexity": found.perplexity}
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Which length of context each symbol's probability comes from."""
+        """The contribution of each n-gram order to each symbol's probability."""
         del data
         model = run.model
         assert isinstance(model, NgramLanguageModel)
@@ -103,7 +103,7 @@ class NgramRecipe(TextRecipe):
                 steps=tuple(labels_of(run.kept, ids)),
                 memory=("none", *(f"{length}-gram" for length in range(1, model.order + 1))),
                 weights=parts / parts.sum(-1, keepdim=True),
-                title="What the n-grams of each length contribute to each symbol's probability",
+                title="Contribution of the n-grams of each order to each symbol's probability",
                 meta={"probability": [round(p, 6) for p in parts.sum(-1).tolist()]},
             )
         ]
@@ -116,7 +116,7 @@ def _no_loss(*_: object) -> LossOut:
 
 
 def _perplexity_of(model: nn.Module, ids: Int[Tensor, " token"]) -> Perplexity:
-    """Of a text, each symbol but the first, as for a neural model."""
+    """Log-probability of each symbol of a text but the first, as for a neural model."""
     assert isinstance(model, NgramLanguageModel)
     log_probs = model.log_probs_of(to_device_of(model, ids[None]))[0, 1:]
     return perplexity(-log_probs.sum().item(), len(ids) - 1)
@@ -129,7 +129,7 @@ RECIPES = (
         task="gutenberg",
         metric="perplexity",
         settings=NgramSettings(order=4, valid=0.05),
-        note="Stands beside `wordlm` on the same words.",
+        note="Compare with `wordlm` on the same words.",
     ),
     NgramRecipe(
         name="ngram-characters",
@@ -137,6 +137,6 @@ RECIPES = (
         task="tinyshakespeare",
         metric="nats",
         settings=NgramSettings(order=7, valid=0.02),
-        note="Stands beside `charlm-shakespeare` on the same text.",
+        note="Compare with `charlm-shakespeare` on the same text.",
     ),
 )

@@ -1,9 +1,9 @@
-"""The recipe `hard-attention`: words are written down while they are drawled.
+"""The recipe `hard-attention`: stretched words are transcribed online.
 
-Luo et al., 2016 (https://arxiv.org/abs/1608.01281) write down speech. Here the speech is letters
-that are held for some frames, and the words of the test were never heard in training: see
-`saccade.zoo.tasks.stretched_text`. With ``reward_weight=0`` the coin is never taught when to
-speak: the control.
+Luo et al., 2016 (https://arxiv.org/abs/1608.01281) transcribe speech. Here the speech is letters
+that last some frames, and the test words do not occur in training: see
+`saccade.zoo.tasks.stretched_text`. With ``reward_weight=0`` the emission decisions are not trained:
+the control.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.multi30k import read_multi30k
 from saccade.zoo.tasks.pairs import PairBatch, encode_pairs, encode_sources
-from saccade.zoo.tasks.stretched_text import SILENCE, Drawled, WordSplits, drawl, split_vocabulary
+from saccade.zoo.tasks.stretched_text import (
+    SILENCE,
+    Stretched,
+    WordSplits,
+    split_vocabulary,
+    stretch,
+)
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS
-from saccade.zoo.training.config import Few, Many, NonNegative, Share, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Few, Many, NonNegative, Share, TrainConfig, Width
 
-# Held-out words are said the same way every time.
+# Held-out words are always stretched in the same way.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
 TRAINING = TrainConfig(
@@ -46,26 +52,26 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class HardAttentionSettings:
-    """How words are said, and who listens."""
+    """The data and the model."""
 
     longest_hold: Few = 4
-    """A letter is held for 1 to so many frames."""
+    """Maximum number of frames of a letter."""
     noise: Share = 0.1
-    """The share of frames that are drowned by a random letter."""
+    """Fraction of frames that are replaced by a random letter."""
     d_embed: Width = 64
-    """Numbers of a letter's vector."""
+    """Embedding dimension of a letter."""
     d_hidden: Width = 128
     """Units of the GRU."""
     n_samples: Few = 2
-    """Walks over each word from which the policy gradient is estimated."""
+    """Sampled paths per word for the estimate of the policy gradient."""
     reward_weight: NonNegative = 1.0
-    """How much of the policy gradient is learnt from; 0: the coin learns nothing."""
+    """Weight of the policy gradient; 0: the emission decisions are not trained."""
     entropy_weight: NonNegative = 0.5
-    """What a nat of indecision is worth, in nats of likelihood."""
+    """Weight of the entropy bonus, relative to the likelihood."""
     batch_tokens: Many = 4096
     """Frames in a batch, padding included."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +79,11 @@ class HardAttentionRecipe(Recipe):
     """An online translator that writes a word while its frames are read."""
 
     system: str = "hard_attention"
-    task: str = "drawl"
+    task: str = "stretched_text"
     metric: str = "words"
 
     def build(self, settings: HardAttentionSettings, data: Path | None) -> Job:
-        """Words are said anew in every epoch."""
+        """Words are stretched anew in every epoch."""
         words = _words(data)
         tokenizer = CharacterTokenizer.build([SILENCE, *words.train])
         valid = _said(settings, words.valid, seed=VALID_SEED)
@@ -114,7 +120,7 @@ class HardAttentionRecipe(Recipe):
         return _metrics(run.model, heard, words, tokenizer=_tokenizer(run.kept))
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """At which frame each letter is written; the text is the frames."""
+        """The frame at which each letter is emitted; the text is the frames."""
         del data
         tokenizer, model = _tokenizer(run.kept), _online(run.model)
         source = encode_sources([text.strip()], tokenizer)
@@ -141,7 +147,7 @@ class HardAttentionRecipe(Recipe):
         data: Path | None = None,
     ) -> list[Translated]:
         """The word in the frames of each text."""
-        del data  # the texts are the user's
+        del data  # the texts come from the user
         tokenizer, model = _tokenizer(run.kept), _online(run.model)
         found = beam(
             model,
@@ -159,13 +165,13 @@ def _words(data: Path | None) -> WordSplits:
 
 def _said(
     settings: HardAttentionSettings, words: Sequence[str], *, seed: int, epoch: int = 0
-) -> list[Drawled]:
+) -> list[Stretched]:
     hold, noise = settings.longest_hold, settings.noise
-    return drawl(words, longest_hold=hold, noise=noise, seed=seed, epoch=epoch)
+    return stretch(words, longest_hold=hold, noise=noise, seed=seed, epoch=epoch)
 
 
 def _tokenizer(kept: Mapping[str, Any]) -> CharacterTokenizer:
-    """The letters that a run knows."""
+    """The character tokenizer of a run."""
     tokenizer = tokenizer_from_json(kept["tokenizer"], "the run's alphabet")
     assert isinstance(tokenizer, CharacterTokenizer), f"no letters but {type(tokenizer).__name__}"
     return tokenizer
@@ -189,15 +195,15 @@ def _loss(settings: HardAttentionSettings, model: nn.Module, batch: PairBatch) -
 
 def _metrics(
     model: nn.Module,
-    heard: Sequence[Drawled],
+    heard: Sequence[Stretched],
     words: Sequence[str],
     *,
     tokenizer: CharacterTokenizer,
 ) -> dict[str, float]:
-    """How many words are written down right, how many letters, and when.
+    """Accuracy on words and letters, and the timing.
 
-    ``guessed`` is the share of letters, of words that are right, that were written before they
-    could be heard; ``delay`` is how many frames after its first one a letter was written.
+    ``guessed`` is the fraction of letters, in right words, that were emitted before their first
+    frame; ``delay`` is the mean number of frames from a letter's first frame to its emission.
     """
     source = to_device_of(model, encode_sources([word.frames for word in heard], tokenizer))
     found = greedy(_online(model), source, max_length=source.ids.shape[1])
@@ -206,7 +212,7 @@ def _metrics(
         place - onset
         for each, text, word, right in zip(found, written, heard, words, strict=True)
         if text == right and each.weights is not None
-        # The end symbol, written last, has no onset.
+        # The end symbol has no onset.
         for place, onset in zip(each.weights.argmax(-1).tolist(), word.onsets, strict=False)
     ]
     n = max(1, len(delays))
@@ -222,10 +228,10 @@ RECIPES = (
     HardAttentionRecipe(
         name="hard-attention",
         settings=HardAttentionSettings(),
-        about="Writes drawled words down while they are said; when, is learnt by policy gradient.",
-        note="A frame in ten is a random letter, like one that is held briefly: without them "
-        "(`--set noise=0 --set steps=2000`) 94 % of words. The paper writes down speech (TIMIT, "
-        "licensed): there is no number to stand beside.",
+        about="Transcribes stretched words online; policy gradient learns when to emit.",
+        note="One frame in ten is a random letter, which looks like a short one: without them "
+        "(`--set noise=0 --set steps=2000`) 94 % of words. The paper transcribes speech (TIMIT, "
+        "licensed): there is no comparable number.",
         minutes=15.0,
     ),
 )

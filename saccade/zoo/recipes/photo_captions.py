@@ -1,12 +1,12 @@
-"""Recipes `caption-flickr8k-1000*`: sentences about photographs, learnt from 800 of them.
+"""Recipes `caption-flickr8k-1000*`: captions of photographs, trained on 800 of them.
 
 Xu et al., 2015, Show, Attend and Tell (https://arxiv.org/abs/1502.03044), and Vinyals et al., 2015,
-Show and Tell (https://arxiv.org/abs/1411.4555). Both begin with a net that has learnt ImageNet and
-have 6,000 photographs or more. Here everything is learnt from 800, and the language also from
-sentences about photographs that are not there; so what is asked is no published number, but more
-than copying: the sentence said most often, or that of the photograph most alike.
+Show and Tell (https://arxiv.org/abs/1411.4555). Both start from a net trained on ImageNet and have
+6,000 photographs or more. Here everything is trained on 800, and the language also on captions of
+missing photographs; so the goal is not a published number, but to beat two copying baselines: the
+most frequent caption, and that of the most similar photograph.
 
-With a net of one's own (``--set backbone=... --set weights=...``) and a file of Karpathy's form
+With your own net (``--set backbone=... --set weights=...``) and a file in Karpathy's format
 (``--set captions=... --set images=...``) it is the papers' setting.
 """
 
@@ -54,7 +54,8 @@ from saccade.zoo.tasks.photographs import (
     read_other_sentences,
 )
 from saccade.zoo.tasks.vocabulary import EOS, Vocabulary
-from saccade.zoo.training.config import (
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     BelowOne,
     Few,
@@ -66,11 +67,10 @@ from saccade.zoo.training.config import (
     Width,
     Widths,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
-LONGEST = 25  # words, the end counted; one in two hundred of Flickr8k's sentences is longer
-# A cell is 16 x 16 pixels: with 7 x 7 of them nobody has found captions to be worse than with four
-# times as many, and a step takes a third of the time.
+LONGEST = 25  # words, EOS included; one in two hundred of Flickr8k's captions is longer
+# A cell is 16 x 16 pixels: captions are no worse with 7 x 7 of them than with four times as many,
+# and a step takes a third of the time.
 STRIDES = (2, 2, 2, 1, 2)
 TOGETHER = 50  # images that are encoded, or described, at once
 BESIDE = ("cider_frequent", "cider_nearest", "bleu4", "bleu4_frequent", "bleu4_nearest")
@@ -89,51 +89,51 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionPhotographsSettings:
-    """What is shown, who describes it, and how a sentence is searched for."""
+    """The images, the model and the search."""
 
     captions: str = ""
-    """A JSON file of Karpathy's form, in place of Flickr8k's photographs that are there."""
+    """A JSON file in Karpathy's format, instead of the available photographs of Flickr8k."""
     images: str = ""
-    """The folder with its photographs; that of the file unless told."""
+    """The folder with its photographs; default: the folder of the file."""
     backbone: str = ""
-    """A net of the package timm to see with; a small one is trained unless told."""
+    """The image encoder, a net of the package timm; default: a small one is trained."""
     weights: str = ""
     """The safetensors file with that net's weights."""
     looking: Literal["soft", "hard", "none"] = "soft"
-    """Everywhere by weights; at one cell, drawn; or once at all, without attention."""
+    """Attention: soft (weights over all cells), hard (one sampled cell), or none."""
     size: Side = 112
-    """Pixels of the side of what is shown."""
+    """Side length of the input image in pixels."""
     margin: FewOrNone = 16
-    """Photographs are so much larger, and while it learns a part is cut out at random."""
+    """Photographs are larger by this many pixels; in training a random crop is used."""
     channels: Widths = (32, 48, 64, 96, 128)
     """Of the five convolutions."""
     d_embed: Width = 128
-    """Numbers of a word's vector."""
+    """Embedding dimension."""
     d_hidden: Width = 256
     """Units of the LSTM."""
     dropout: BelowOne = 0.4
-    """Share of annotations, words and features left out while it learns."""
+    """Dropout on annotations, words and features."""
     cover_weight: NonNegative = 0.01
-    """How much it counts that every cell should be looked at in the course of a sentence."""
+    """Weight of the penalty that makes attention cover every cell in the course of a sentence."""
     entropy_weight: NonNegative = 0.01
-    """Of hard attention: what a nat of indecision is worth, in nats of likelihood."""
+    """Of hard attention: weight of the entropy bonus, relative to the likelihood."""
     min_count: Many = 4
-    """Words seen less often are not known."""
+    """Rarer words become <unk>."""
     batch: Batch = 32
     """Photographs in a batch, each with all its sentences."""
     n_others: Many = 160
-    """Sentences in a batch about photographs of Flickr8k that are not here, for the language."""
+    """Captions of missing Flickr8k photographs in a batch, to train the language model."""
     beam: Few = 5
-    """Hypotheses that are kept while a sentence is searched for."""
+    """Beam size."""
     length_penalty: NonNegative = 0.7
-    """0 prefers short sentences; 1 weighs by the mean log-probability of a word."""
+    """0 prefers short sentences; 1 ranks by the mean log-probability of a word."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoCaptionRecipe(Recipe):
-    """Photographs in words, beside two baselines that copy sentences."""
+    """Captions of photographs, compared with two baselines that copy captions."""
 
     system: str = "show_attend_tell"
     task: str = "flickr8k"
@@ -143,7 +143,7 @@ class PhotoCaptionRecipe(Recipe):
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: CaptionPhotographsSettings, data: Path | None) -> Job:
-        """Photographs, each looked at once for all of its sentences together."""
+        """Photographs, each encoded once for all of its captions."""
         train, valid = (read_part(part, settings, data) for part in ("train", "valid"))
         words = (sentence for each in train.sentences for sentence in each)
         vocabulary = Vocabulary.build(words, min_count=settings.min_count)
@@ -191,7 +191,7 @@ class PhotoCaptionRecipe(Recipe):
         return ShowAttendTell(encoder, looking=looking, dropout=settings.dropout, **sizes)
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """The metrics on the test photographs, and those of two baselines that copy sentences."""
+        """The metrics on the test photographs, and those of two baselines that copy captions."""
         settings, vocabulary = run.settings, Vocabulary(tuple(run.kept["words"]))
         train, test = (read_part(part, settings, data) for part in ("train", "test"))
         model = as_captioner(run.model)
@@ -207,14 +207,14 @@ class PhotoCaptionRecipe(Recipe):
         }
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """Where each word of the sentence was looked for, in a test photograph or an image file."""
+        """Where attention goes for each word, in a test photograph or an image file."""
         settings, vocabulary = run.settings, Vocabulary(tuple(run.kept["words"]))
         images = centre_crop(_photograph(text.strip(), settings, data), settings.size)
         model = as_captioner(run.model)
         if isinstance(model, ShowAndTell):
             return [influence_trace(model, images, vocabulary=vocabulary, longest=LONGEST)]
         (found,) = _search(model, images, settings=settings)
-        assert found.weights is not None, "attention leaves weights"
+        assert found.weights is not None, "attention returns weights"
         ids = [*found.ids, EOS][: len(found.weights)]
         steps = tuple(vocabulary.words[each] for each in ids)
         title = " ".join(vocabulary.decode(found.ids))
@@ -229,7 +229,7 @@ def read_part(
     settings: CaptionPhotographsSettings,
     data: Path | None,
 ) -> Photographs:
-    """The photographs of Flickr8k that are there, or those of a file of Karpathy's form."""
+    """The available photographs of Flickr8k, or those of a file in Karpathy's format."""
     size = settings.size + settings.margin
     if not settings.captions:
         return read_flickr8k(part, data, size=size)
@@ -238,7 +238,7 @@ def read_part(
 
 
 def _photograph(text: str, settings: CaptionPhotographsSettings, data: Path | None) -> Tensor:
-    """The photograph that a user means: the number of a test one, or a file."""
+    """The photograph of a user's input: the number of a test photograph, or a file."""
     if text.isdigit():
         test = read_part("test", settings, data)
         if int(text) >= len(test):
@@ -256,16 +256,15 @@ def _photograph(text: str, settings: CaptionPhotographsSettings, data: Path | No
     return decode_image(Path(text).read_bytes(), text, size=size)[None]
 
 
-# What it is trained by.
+# The loss.
 
 
 def _loss(
     model: Captioner, batch: PhotographBatch, *, settings: CaptionPhotographsSettings
 ) -> LossOut:
-    """The loss of all sentences about the photographs of a batch, and of those about none.
+    """The loss of all captions of a batch's photographs, and of those without a photograph.
 
-    Where there is no photograph there is one cell to look at, which holds nothing: such a sentence
-    teaches what the words themselves make likely.
+    Without a photograph there is one cell of zeros: such a caption trains the language model alone.
     """
     maps = model.encoder(batch.images)
     about = Sentences.of(batch.said.flatten(0, 1))
@@ -290,14 +289,14 @@ def _one_loss(
     out = model.loss(
         maps,
         sentences,
-        # Of one cell nothing can be uneven.
+        # With one cell the coverage penalty is zero.
         cover_weight=settings.cover_weight if maps.shape[2:].numel() > 1 else 0.0,
         entropy_weight=settings.entropy_weight,
     )
     return LossOut(out.loss, n=len(maps), logged={"nats": out.nats})
 
 
-# Sentences of the model's own, and what they are worth.
+# Decoded captions, and their metrics.
 
 
 def _describe(
@@ -307,7 +306,7 @@ def _describe(
     vocabulary: Vocabulary,
     settings: CaptionPhotographsSettings,
 ) -> list[str]:
-    """A sentence about each photograph."""
+    """A caption of each photograph."""
     said = []
     for some in centre_crop(photographs.images, settings.size).split(TOGETHER):
         found = _search(model, some, settings=settings)
@@ -321,7 +320,7 @@ def _search(
     *,
     settings: CaptionPhotographsSettings,
 ) -> Sequence[Hypothesis]:
-    """The best sentence about each image."""
+    """The best caption of each image."""
     return beam(
         model,
         to_device_of(model, images),
@@ -332,25 +331,25 @@ def _search(
 
 
 def _metrics(said: Sequence[str], photographs: Photographs) -> dict[str, float]:
-    """CIDEr-D and BLEU-4 against all sentences about each photograph, on plain words."""
+    """CIDEr-D and BLEU-4 against all captions of each photograph, on words."""
     references = photographs.references()
     found = bleu(said, references, tokenize="none")
     return {"cider": cider(said, references).score, "bleu4": found.score}
 
 
-# Sentences about photographs that are copied: what a captioner must beat.
+# Baselines that copy captions: a captioner must beat them.
 
 
 def most_frequent(photographs: Photographs) -> str:
-    """The sentence that was said most often; of several the first by the alphabet."""
+    """The most frequent caption; ties in alphabetical order."""
     counts = Counter(text for each in photographs.references() for text in each)
     return min(counts, key=lambda text: (-counts[text], text))
 
 
 def nearest(encoder: nn.Module, known: Photographs, asked: Photographs, *, size: int) -> list[str]:
-    """The first sentence of the photograph that looks most alike to an encoder."""
+    """The first caption of the most similar photograph, by an encoder's features."""
     library, queries = (_means(encoder, each, size=size) for each in (known, asked))
-    # What all photographs have in common says nothing about which is near.
+    # The mean of all photographs is removed before they are compared.
     common = library.mean(0)
     library, queries = (functional.normalize(each - common, dim=1) for each in (library, queries))
     best = (queries @ library.mT).argmax(1).tolist()
@@ -365,20 +364,20 @@ def _means(
     return torch.cat([encoder(to_device_of(encoder, some)).mean((2, 3)) for some in parts])
 
 
-FEW = "CIDEr-D of 10, learnt from 800 photographs with no net that has seen others: no number of a "
-FEW += "paper stands beside it. `frequent` and `nearest` are the baselines."
+FEW = "CIDEr-D out of 10, trained on 800 photographs without a pretrained net: no published number "
+FEW += "is comparable. `frequent` and `nearest` are the baselines."
 SOFT = CaptionPhotographsSettings()
 RECIPES = (
     PhotoCaptionRecipe(
         name="caption-flickr8k-1000",
         settings=SOFT,
-        about="Describes photographs, looking by soft attention at a part for each word.",
+        about="Describes photographs, with soft attention over the image for each word.",
         note=FEW,
     ),
     PhotoCaptionRecipe(
         name="caption-flickr8k-1000-tell",
         settings=replace(SOFT, looking="none"),
-        about="Describes photographs without attention: each is read once, as the first word.",
+        about="Describes photographs without attention: the image is the first input of the LSTM.",
         system="show_and_tell",
         note=FEW,
     ),

@@ -1,9 +1,9 @@
 """Recipe `execute`: what does this program print?
 
 Zaremba and Sutskever, 2014, "Learning to Execute" (https://arxiv.org/abs/1410.4615). The paper
-reports the characters that are right after the right ones before them, as curves only; we also
-report exact results, written without help. Our curriculum turns to the hardest programs with time,
-and leaves out most of the easy ones (`ExecuteSettings.focus`).
+reports character accuracy with teacher forcing, as curves only; we also report exact results,
+decoded freely. Our curriculum shifts to the hardest programs over time, and leaves out most of the
+easy ones (`ExecuteSettings.focus`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ from saccade.zoo.models.program_executor import ProgramExecutor
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.tasks.curricula import Curriculum as Difficulties
-from saccade.zoo.tasks.curricula import Difficulty
 from saccade.zoo.tasks.pairs import PairBatch, Pairs, encode_pairs, encode_sources
-from saccade.zoo.tasks.programs import Program, make_programs, program_tokenizer, scramble
+from saccade.zoo.tasks.programs import Curriculum as Difficulties
+from saccade.zoo.tasks.programs import (
+    Difficulty,
+    Program,
+    make_programs,
+    program_tokenizer,
+    scramble,
+)
 from saccade.zoo.tasks.vocabulary import EOS, Padded
-from saccade.zoo.training.config import BelowOne, Few, FewOrNone, Many, TrainConfig, Width
 from saccade.zoo.training.job import Curriculum, Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, FewOrNone, Many, TrainConfig, Width
 
 Strategy = Literal["baseline", "naive", "mix", "combined"]
 TRAINING = TrainConfig(
@@ -46,15 +51,16 @@ TRAINING = TrainConfig(
     warmup=800,
     validate_steps=2000,
 )
-# Learning makes progress while the share of right characters (of 100) rises by this much, from the
-# best of the stage before its last two validations to the best of those two. It is the share on
-# programs as hard as the stage's own: on harder ones there is progress long after these are solved.
+# Learning makes progress while the character accuracy (in per cent) rises by this much, from the
+# best of the stage before its last two validations to the best of those two. It is measured on
+# programs of the stage's own difficulty: on harder ones there is progress long after these are
+# solved.
 PROGRESS = 1.0
-SOLVED = 95.0  # of 100: nothing is left to wait for
-EASIER = 200  # programs to see that on
-FOCUS = 0.8  # of programs at most; from the others nothing is forgotten
-EASY = ("value", "choice")  # what is learnt long before all else
-LEFT_OUT = 0.9  # of easy programs at most
+SOLVED = 95.0  # per cent: the stage is solved
+EASIER = 200  # programs of that validation
+FOCUS = 0.8  # maximum fraction of hard programs; the others prevent forgetting
+EASY = ("value", "choice")  # the operations that are learnt first
+LEFT_OUT = 0.9  # maximum fraction of easy programs that are left out
 # Seeds of programs: those of training are seed, epoch and stage together, and begin beyond these.
 VALID_SEED, TEST_SEED, TRAIN_SEED = 1, 2, 1000
 SCRAMBLE_SEED = 7
@@ -62,50 +68,51 @@ SCRAMBLE_SEED = 7
 
 @dataclass(frozen=True, kw_only=True)
 class ExecuteSettings:
-    """Which programs, and what reads them."""
+    """The programs and the model."""
 
     length: Many = 3
     """Digits of the largest numbers."""
     nesting: Few = 1
-    """Operations that are combined."""
+    """Number of combined operations."""
     strategy: Strategy = "mix"
     """The curriculum: baseline, naive, mix or combined.
 
-    The paper's best is combined. Without nesting its first stage has so few programs that they are
-    learnt by heart, and little is learnt of longer ones meanwhile.
+    The paper's best is combined. Without nesting its first stage has so few programs that the model
+    overfits to them, and learns little about longer ones.
     """
     focus: FewOrNone = 40
-    """Epochs in which training turns to what is hard; 0: the curriculum alone.
+    """Epochs over which training shifts to hard programs; 0: the curriculum alone.
 
-    The share of programs of the full difficulty, whatever the curriculum draws, rises from none to
-    four fifths: sums of two digits are learnt from a mix of lengths; then most of what is left to
-    learn is in the longest programs, of which the mix has one in ``length``. Of programs that do
-    one thing, and it is to print a value or to choose one, nine in ten are left out in the end:
-    they are a third of all, and are solved early.
+    The fraction of programs of full difficulty, independent of the curriculum, rises from zero to
+    four fifths: sums of two digits are learnt from a mix of lengths; then most remaining errors are
+    in the longest programs, of which the mix has one in ``length``. Of programs with one operation
+    that only print or choose a value, nine in ten are left out in the end: they are a third of all,
+    and are solved early.
     """
     is_scrambled: bool = False
-    """Programs and results in a secret alphabet: the control that characters mean nothing."""
+    """Programs and results with permuted characters: the control that characters have no
+    meaning."""
     programs: Many = 50_000
     """New programs in every epoch."""
     batch_tokens: Many = 2048
     """Characters in a batch, padding included; some sixty programs.
 
-    In the same time small batches learn far more than large ones, whose steps are few.
+    In the same time small batches learn far more than large ones, which take few steps.
     """
     d_embed: Width = 64
     """Width of a character's embedding."""
     d_hidden: Width = 256
     """Width of a layer."""
     n_layers: Few = 1
-    """How many layers there are; the paper has two, which learn less in the same time."""
+    """Number of layers; the paper has two, which learn less in the same time."""
     dropout: BelowOne = 0.0
-    """Between layers; new programs at every step leave nothing to overfit."""
+    """Dropout between layers; with new programs at every step there is no overfitting."""
     n_valid: Many = 2_000
-    """Programs to choose the best weights by, and to see whether learning makes progress."""
+    """Validation programs, also to measure progress."""
     n_test: Many = 5_000
-    """Programs to report on."""
+    """Test programs."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +124,7 @@ class ExecuteRecipe(Recipe):
     metric: str = "exact"
 
     def build(self, settings: ExecuteSettings, data: Path | None) -> Job:
-        """Learn from programs that get harder when learning makes no more progress."""
+        """Train on programs that get harder when progress stops."""
         del data  # programs are generated
         target = Difficulty(settings.length, settings.nesting)
         difficulties = Difficulties(settings.strategy, target)
@@ -161,7 +168,7 @@ class ExecuteRecipe(Recipe):
 
     def restore(self, settings: ExecuteSettings, kept: Mapping[str, Any]) -> ProgramExecutor:
         """The untrained model."""
-        del kept  # the alphabet is the same for all programs
+        del kept  # the vocabulary is the same for all programs
         return ProgramExecutor(
             d_vocab=len(program_tokenizer()),
             d_embed=settings.d_embed,
@@ -192,7 +199,7 @@ class ExecuteRecipe(Recipe):
         data: Path | None = None,
     ) -> list[Translated]:
         """What each program prints, by beam search."""
-        del data  # the texts are the user's
+        del data  # the texts come from the user
         model, tokenizer = run.model, program_tokenizer()
         programs = [_written(run.settings, as_program(text)) for text in texts]
         limit = min(options.max_length, max_length(run.settings))
@@ -201,12 +208,12 @@ class ExecuteRecipe(Recipe):
             to_device_of(model, encode_sources(programs, tokenizer)),
             size=options.beam,
             max_length=limit,
-            length_penalty=0.0,  # the likeliest result, not the longest
+            length_penalty=0.0,  # the most likely result, not the longest
         )
         return [Translated(tokenizer.decode(each.ids), each.log_prob) for each in found.best]
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """How much each character of a program counts for each one written."""
+        """The influence of each character of a program on each output character."""
         del data
         model = run.model
         assert isinstance(model, ProgramExecutor)
@@ -222,13 +229,13 @@ class ExecuteRecipe(Recipe):
                 steps=(*said, "</s>"),
                 memory=(*program.replace("\n", "\u21b5").replace(" ", "_"), "</s>"),
                 weights=weights.cpu(),
-                title=f"How much each character counts for each one of {said}",
+                title=f"Influence of each character on each one of {said}",
             )
         ]
 
 
 def _loss(model: nn.Module, batch: PairBatch) -> LossOut:
-    """Mean nats of a character that is to be written."""
+    """Mean loss in nats a character."""
     found = token_loss(model(batch), batch.target_out[batch.target_mask])
     return LossOut(found.loss, found.n_tokens)
 
@@ -237,21 +244,21 @@ def _loss(model: nn.Module, batch: PairBatch) -> LossOut:
 
 
 def focus_at(settings: ExecuteSettings, epoch: int) -> float:
-    """How far training has turned to what is hard, from 0 to 1."""
+    """How far training has shifted to hard programs, from 0 to 1."""
     return min(1.0, epoch / settings.focus) if settings.focus else 0.0
 
 
 def focused(
     difficulties: Difficulties, stage: int, share: float, generator: random.Random
 ) -> Difficulty:
-    """How hard the next program is to be."""
+    """The difficulty of the next program."""
     if share and generator.random() < share:
         return difficulties.target
     return difficulties.draw(stage, generator)
 
 
 def is_kept(share: float, source: str, generator: random.Random) -> bool:
-    """Whether a program of one operation stays, when this share of the easy ones is left out."""
+    """Whether a one-operation program is kept when this fraction of easy ones is left out."""
     return operation_of(source) not in EASY or generator.random() >= share
 
 
@@ -259,7 +266,7 @@ def is_learnt(scores: Sequence[Mapping[str, float]], stage: int) -> bool:
     """Whether a stage is solved, or its last two validations were hardly better than those before.
 
     Args:
-        scores: Its validations, each with the share of right characters of its own programs.
+        scores: Its validations, each with the character accuracy on the stage's own programs.
     """
     found = [each[f"stage {stage}"] for each in scores]
     is_stuck = len(found) > 2 and max(found[-2:]) < max(found[:-2]) + PROGRESS
@@ -267,7 +274,7 @@ def is_learnt(scores: Sequence[Mapping[str, float]], stage: int) -> bool:
 
 
 def held_out(settings: ExecuteSettings, n: int, *, part: str) -> list[Program]:
-    """Programs of the full difficulty that no training sees."""
+    """Held-out programs of full difficulty."""
     seed = VALID_SEED if part == "valid" else TEST_SEED
     always = partial(_always, Difficulty(settings.length, settings.nesting))
     return make_programs(n, always, seed=seed, part=part)
@@ -279,7 +286,7 @@ def _always(difficulty: Difficulty, generator: random.Random) -> Difficulty:
 
 
 def encode_programs(programs: Sequence[Program], settings: ExecuteSettings) -> Pairs:
-    """Programs and what they print, as batches want them."""
+    """Programs and their outputs as encoded pairs."""
     written = partial(_written, settings)
     return encode_pairs(
         [written(each.source) for each in programs],
@@ -293,21 +300,21 @@ def _written(settings: ExecuteSettings, text: str) -> str:
 
 
 class Accuracies(NamedTuple):
-    """Of 100."""
+    """In per cent."""
 
     characters: float
-    """Of those printed, each after the right ones before it; the end is not counted."""
+    """Accuracy of characters with teacher forcing; EOS does not count."""
     exact: float
-    """Of results, written without help."""
+    """Accuracy of whole results, decoded freely."""
     nats: float
-    """Of a character, the end counted."""
+    """Loss of a character, EOS included."""
 
 
 @torch.no_grad()
 def accuracies(
     model: nn.Module, programs: Sequence[Program], settings: ExecuteSettings
 ) -> Accuracies:
-    """How much of the results is right."""
+    """The accuracy of the results."""
     assert isinstance(model, ProgramExecutor)
     pairs = encode_programs(programs, settings)
     tokenizer, limit = program_tokenizer(), max_length(settings)
@@ -360,7 +367,7 @@ def as_program(text: str) -> str:
     if wrong := sorted({each for each in program if each not in tokenizer.vocabulary}):
         raise UsageError(
             f"no program of Learning to Execute has the character {wrong[0]!r}",
-            hint="lines such as a=12, for x in range(3):a+=5, and at last print((a-7))",
+            hint="lines such as a=12, for x in range(3):a+=5, and finally print((a-7))",
         )
     return program
 
@@ -372,8 +379,8 @@ RECIPES = (
         at_least=60.0,
         beside={"characters": 90.0, "exact_loop": None, "exact_product": None, "exact_sum": None},
         source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
-        note="Exact is without help; the paper reports characters that are right after the right "
-        "ones before them, as curves only. A loop adds a number up to 12 times.",
+        note="Exact is free decoding; the paper reports character accuracy with teacher "
+        "forcing, as curves only. A loop adds a number up to 12 times.",
         minutes=43.0,
         settings=ExecuteSettings(),
     ),

@@ -1,4 +1,4 @@
-"""What recipes of question answering over bAbI stories share: settings, training, metrics, traces.
+"""Shared by recipes on bAbI question answering: settings, training, metrics, traces.
 
 The tasks and the rule that a task fails from 5 % of wrong answers on: Weston et al., 2015
 (https://arxiv.org/abs/1502.05698). One model learns all tasks, in batches that hold some of each.
@@ -34,16 +34,16 @@ from saccade.zoo.tasks.babi import (
     words_of,
 )
 from saccade.zoo.tasks.vocabulary import Vocabulary
-from saccade.zoo.training.config import Batch, Few, Many, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Few, Many, TrainConfig
 
-TOGETHER = 500  # questions that are answered at once when scoring
+TOGETHER = 500  # questions in a batch, in evaluation
 FAILED = 5.0  # per cent of wrong answers from which on a task counts as failed: Weston et al., 2015
 Task = Annotated[int, Ge(1), Le(20)]
 Tasks = Annotated[tuple[Task, ...], MinLen(1)]
 TASKS = tuple(range(1, 21))
 WITHOUT_3 = tuple(task for task in TASKS if task != 3)
-"""The archive that is at hand has no 10,000 questions of task 3."""
+"""The available archive has no 10,000 questions of task 3."""
 WHERE_IS_IT = (
     "John took the football there. John went to the hallway. Mary went to the kitchen. "
     "John dropped the football. John moved to the garden. Where is the football?"
@@ -58,7 +58,7 @@ GALLERY = (WHERE_IS_IT, WHERE_IS_SHE)
 
 @dataclass(frozen=True, kw_only=True)
 class StorySettings:
-    """What can be set about any system on bAbI; a recipe's own settings inherit from it."""
+    """The settings of any system on bAbI; each recipe inherits from it."""
 
     size: Literal["1k", "10k"] = "1k"
     """1k or 10k questions to learn from in each task."""
@@ -67,15 +67,15 @@ class StorySettings:
     slow_tasks: tuple[Task, ...] = ()
     """Tasks that are learnt slowly: their questions come `n_repeats` times in each epoch."""
     n_repeats: Few = 4
-    """How often questions of slow tasks come for once of the others."""
+    """Repeats of questions of slow tasks in an epoch."""
     n_facts: Many = 50
     """How many facts are kept, the latest ones."""
     batch: Batch = 64
     """Questions in a batch."""
     is_bucketed: bool = False
-    """Questions after about as many facts go together; for systems that read fact by fact."""
+    """Bucket questions by their number of facts; for systems that read fact by fact."""
     training: TrainConfig = field(default_factory=TrainConfig)
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +91,11 @@ class StoryRecipe(Recipe):
     is_better: Literal["less", "more"] = "less"
     gallery: tuple[str, ...] = GALLERY
     step: str
-    """What a look at the story is called in traces, such as ``hop``."""
+    """The name of a step in traces, such as ``hop``."""
 
     @abstractmethod
     def make_model(self, settings: Any, n_words: int) -> nn.Module:
-        """The untrained model of these settings."""
+        """The untrained model."""
 
     def loss(self, settings: Any, model: nn.Module, batch: StoryBatch) -> LossOut:
         """The loss of a batch: the likelihood of the right answers."""
@@ -103,14 +103,14 @@ class StoryRecipe(Recipe):
         return answer_loss(model, batch)
 
     def before_step(self, settings: Any, model: nn.Module, way: float) -> None:
-        """Called before each step; ``way`` is the share of the training that is behind."""
+        """Called before each step; ``way`` is the completed fraction of the training."""
 
     def build(self, settings: StorySettings, data: Path | None) -> Job:
         """All tasks together, in batches that hold some of each."""
         if settings.n_repeats < 1:
             raise UsageError(
                 f"n_repeats: expected 1 or more, got {settings.n_repeats}",
-                hint="with 1 the slow tasks come as often as the others",
+                hint="with 1, slow tasks come as often as the others",
             )
         splits = read_babi(settings.size, data, tasks=settings.tasks)
         vocabulary = story_vocabulary([*splits.train, *splits.valid, *splits.test])
@@ -146,7 +146,7 @@ class StoryRecipe(Recipe):
         return mean_error(errors_by_task(run.model, stories))
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Which facts each look at a story of the user's reads."""
+        """The facts that each hop reads in a user's story."""
         del data
         words = _known_words(run)
         asked = question_from(text, words)
@@ -171,9 +171,9 @@ class StoryRecipe(Recipe):
 
 
 def answer_loss(model: nn.Module, batch: StoryBatch) -> LossOut:
-    """Cross-entropy of the right words: all that systems without supporting facts are told.
+    """Cross-entropy of the answers: the only supervision of systems without supporting facts.
 
-    Models that are tried side by side are trained all, and the best so far is logged.
+    Models in parallel are all trained, and the best so far is logged.
     """
     tries = model.models if isinstance(model, BestOf) else [model]
     nats = [functional.cross_entropy(each(batch).logits, batch.answer) for each in tries]
@@ -202,7 +202,7 @@ def mean_error(errors: Mapping[int, float]) -> dict[str, float]:
 
 
 def question_from(text: str, known: Vocabulary) -> Question:
-    """A story in plain sentences whose last one is the question.
+    """A story in sentences, of which the last is the question.
 
     >>> words = Vocabulary.build([["mary", "is", "here", "where"]])
     >>> question_from("Mary is here. Where is Mary?", words).words
@@ -217,7 +217,7 @@ def question_from(text: str, known: Vocabulary) -> Question:
     if len(sentences) == 1:
         raise UsageError(
             f"there is a question but no story: {text!r}",
-            hint="tell something first, such as: Mary went to the kitchen. Where is Mary?",
+            hint="give a fact first, such as: Mary went to the kitchen. Where is Mary?",
         )
     *facts, asked = (words_of(sentence) for sentence in sentences)
     _refuse_unknown([*facts, asked], known)
@@ -229,7 +229,7 @@ def _refuse_unknown(sentences: Sequence[Sequence[str]], known: Vocabulary) -> No
     if new:
         some = ", ".join(word for word in known.words[4:] if "," not in word)
         raise UsageError(
-            f"the system has never met {', '.join(new)}",
+            f"the system does not know {', '.join(new)}",
             hint=f"it knows the words of bAbI: {some[:200]} ...",
         )
 
@@ -239,7 +239,7 @@ def _known_words(run: TrainedRun) -> Vocabulary:
 
 
 def _n_steps(settings: StorySettings, n_questions: int) -> int:
-    """How many steps the training will have, if no clock ends it."""
+    """The number of steps of the training, if no time limit ends it."""
     config = settings.training
     by_epochs = config.epochs * math.ceil(n_questions / settings.batch)
     return min((n for n in (config.steps, by_epochs) if n), default=1)

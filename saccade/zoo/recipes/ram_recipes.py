@@ -1,7 +1,7 @@
-"""Recipes `ram-*`: digits found and named by a few glimpses; `fc-*` and `conv-*`: seen whole.
+"""Recipes `ram-*`: digits located and classified by glimpses; `fc-*` and `conv-*`: whole images.
 
 Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), tables 1 and 2. `ram-mnist-central` and
-`ram-cluttered60-random` show what glimpses without a learnt policy do; `fc-*` and `conv-*` are nets
+`ram-cluttered60-random` are controls without a learnt policy; `fc-*` and `conv-*` are nets
 without attention on the same images.
 """
 
@@ -29,9 +29,9 @@ from saccade.zoo.recipes.mnist_scenes import error_of, gaze, held_out, one_image
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import ImageBatch, read_mnist
-from saccade.zoo.tasks.scenes import Scene, Scenes
-from saccade.zoo.training.config import (
+from saccade.zoo.tasks.mnist import ImageBatch, Scene, Scenes, read_mnist
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     Few,
     FewOrNone,
@@ -41,12 +41,11 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 PAPER = "https://arxiv.org/abs/1406.6247"
 N_CLASSES = 10
-N_PASSES = 10  # for the answer averaged over drawn paths
-# The rate falls to zero, so the end counts: see `steps` of each recipe.
+N_PASSES = 10  # for the answer averaged over sampled paths
+# The learning rate falls to zero, so the number of steps matters: see `steps` of each recipe.
 TRAINING = TrainConfig(
     minutes=58.0,
     learning_rate=1e-3,
@@ -56,74 +55,76 @@ TRAINING = TrainConfig(
     validate_steps=2000,
 )
 CONTROL_TRAINING = replace(TRAINING, steps=40_000, minutes=15.0)
-# `conv-translated60`: 2.1 % wrong in 11 minutes; by Adam (`--set optimiser=adam --set
-# learning_rate=0.001`) 2.9 in 4. To make the wide matrices of `fc-*` orthogonal would take
-# most of the time.
+# `conv-translated60`: error 2.1 % in 11 minutes; with Adam (`--set optimiser=adam --set
+# learning_rate=0.001`) 2.9 % in 4. Muon is too slow for the wide matrices of `fc-*`:
+# orthogonalising them would take most of the time.
 BY_MUON = replace(CONTROL_TRAINING, optimiser="muon", learning_rate=5e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RamSettings:
-    """What is shown, and how it is looked at."""
+    """The scenes and the glimpses."""
 
     size: Side = 28
-    """Pixels of the image's side; a digit has 28."""
+    """Side length of the image in pixels; a digit has 28."""
     n_clutter: FewOrNone = 0
     """Pieces of other digits in each image, 8 x 8 pixels each."""
     wander: FewOrNone = 0
-    """While it learns, digits are moved by up to so many pixels."""
+    """Data augmentation: maximum shift of a digit in pixels."""
     patch: Side = 8
-    """Pixels of a glimpse's side."""
+    """Side length of a glimpse in pixels."""
     n_scales: Few = 1
-    """Patches of a glimpse, each twice as wide as the one before."""
+    """Number of scales of a glimpse, each twice as wide as the one before."""
     n_glimpses: Few = 6
-    """Looks at an image before it is named."""
+    """Glimpses of an image before it is classified."""
     policy: Literal["learnt", "random", "central"] = "learnt"
-    """Where to look: learnt; at random; or once, at the centre."""
+    """Locations: learnt, random, or one glimpse at the centre."""
     reach: Share = 0.8
-    """How far from the centre it may look; 1 is the edge of the image."""
+    """Maximum distance of a glimpse from the centre; 1 is the edge of the image."""
     first_std: NonNegative = 0.2
-    """Spread of drawn places around the chosen one at first, in half image sides."""
+    """Initial standard deviation of sampled locations around the policy's mean, in half image
+    sides."""
     last_std: NonNegative = 0.05
-    """The same at the end of training; it falls steadily."""
+    """The same at the end of training; it decreases linearly."""
     n_samples: Few = 1
-    """Passes over each image from which the policy gradient is estimated."""
+    """Sampled paths per image for the estimate of the policy gradient."""
     early_weight: NonNegative = 0.5
-    """How much the answers before the last count beside it; 0: reward at the end, as published."""
+    """Weight of the earlier answers, relative to the last one; 0: reward at the end, as
+    published."""
     discount: Share = 0.5
-    """What a glimpse is paid of what the next ones add; 1: all. Not used with reward at the end."""
+    """Discount of later rewards for a glimpse; 1: none. Not used with reward at the end."""
     reinforce_weight: NonNegative = 0.1
-    """How much the policy's loss counts beside that of the answer."""
+    """Weight of the policy loss, relative to that of the answer."""
     policy_rate: Share = 0.1
-    """The location network's share of the learning rate."""
+    """Factor on the learning rate of the location network."""
     d_glimpse: Width = 128
-    """Units for what a glimpse shows, and for where it was."""
+    """Units of the patch and of the location of a glimpse."""
     d_hidden: Width = 256
     """Units of the core."""
     batch: Batch = 256
     """Images in a batch."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSettings:
-    """What is shown, and which net sees it."""
+    """The scenes and the net."""
 
     net: Literal["fc", "conv"] = "fc"
     """Fully connected or convolutional, two layers either way."""
     d_hidden: Width = 256
     """Units of a layer."""
     size: Side = 28
-    """Pixels of the image's side; a digit has 28."""
+    """Side length of the image in pixels; a digit has 28."""
     n_clutter: FewOrNone = 0
     """Pieces of other digits in each image, 8 x 8 pixels each."""
     wander: FewOrNone = 0
-    """While it learns, digits are moved by up to so many pixels."""
+    """Data augmentation: maximum shift of a digit in pixels."""
     batch: Batch = 128
     """Images in a batch."""
     training: TrainConfig = CONTROL_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,7 @@ class RamRecipe(Recipe):
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: RamSettings, data: Path | None) -> Job:
-        """New scenes at every step; places are drawn ever closer to where the policy points."""
+        """New scenes at every step; the variance of sampled locations decreases."""
         valid = held_out("valid", scene_of(settings), data)
 
         def fall(model: nn.Module, step: int) -> None:
@@ -154,9 +155,9 @@ class RamRecipe(Recipe):
             is_better="less",
             config=settings.training,
             before_step=fall,
-            # Adam makes steps of full size out of the noise of the policy's gradient.
+            # Adam turns the noise of the policy gradient into steps of full size.
             rates={"mean.": settings.policy_rate},
-            # Without a choice of places there is nothing to teach the location network.
+            # Without a policy the location network is not trained.
             has_idle_weights=settings.policy != "learnt",
         )
 
@@ -176,7 +177,7 @@ class RamRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """``error``: one pass at the policy's means. ``error_averaged``: ten drawn passes."""
+        """``error``: one pass at the policy's means. ``error_averaged``: ten sampled passes."""
         test, model = held_out("test", scene_of(run.settings), data), _of(run.model)
         metrics = {"error": error_of(model, test)}
         if run.settings.policy != "central":
@@ -186,7 +187,7 @@ class RamRecipe(Recipe):
         return metrics
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """Where each glimpse was, what it showed, and what the answer would have been after it."""
+        """The location and the patch of each glimpse, and the prediction after it."""
         model = _of(run.model)
         image = one_image(text, held_out("test", scene_of(run.settings), data))
         looked = model.look(to_device_of(model, image), is_drawn=False)
@@ -205,13 +206,13 @@ class RamRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlRecipe(Recipe):
-    """The same scenes for a net that sees them whole."""
+    """The same scenes for a net that sees the whole image."""
 
     system: str = "plain_image_nets"
     task: str = "scenes"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"
-    note: str = "What looking with glimpses is compared with; scenes are made anew for every epoch."
+    note: str = "The control of glimpse models; scenes are generated anew for every epoch."
 
     def build(self, settings: ControlSettings, data: Path | None) -> Job:
         """Cross-entropy on new scenes at every step."""
@@ -241,12 +242,12 @@ class ControlRecipe(Recipe):
         return make(size=size, n_classes=N_CLASSES, d_hidden=settings.d_hidden)
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """Per cent of the test digits named wrong."""
+        """Error on the test digits in per cent."""
         return {"error": error_of(run.model, held_out("test", scene_of(run.settings), data))}
 
 
 def ram_loss(model: Ram, batch: ImageBatch, *, settings: RamSettings) -> LossOut:
-    """What the answers and the choice of places cost; without a learnt policy the answers alone."""
+    """The loss of the answers and of the policy; without a policy that of the answers alone."""
     looked = model.look(batch.images, n_samples=settings.n_samples, is_drawn=True)
     if settings.policy != "learnt":
         loss = answers_loss(looked.logits, batch.labels, early_weight=settings.early_weight).loss
@@ -272,7 +273,7 @@ def ram_loss(model: Ram, batch: ImageBatch, *, settings: RamSettings) -> LossOut
 
 
 def scene_of(settings: RamSettings | ControlSettings, *, wander: int = 0) -> Scene:
-    """What the images show."""
+    """The scenes of the settings."""
     return Scene(size=settings.size, n_clutter=settings.n_clutter, wander=wander)
 
 
@@ -289,7 +290,7 @@ def _averaged(model: Ram, images: Float[Tensor, "batch height width"]) -> Tensor
 
 
 def _of(model: nn.Module) -> Ram:
-    """The model itself."""
+    """The model, checked to be of the right class."""
     assert isinstance(model, Ram), f"no RAM but {type(model).__name__}"
     return model
 
@@ -300,8 +301,8 @@ TRANSLATED60 = RamSettings(
 )
 CLUTTERED60 = replace(TRANSLATED60, n_clutter=4, training=replace(TRAINING, steps=20_000))
 CLUTTERED100 = replace(CLUTTERED60, size=100, n_clutter=8, n_scales=4)
-TAUGHT = "Answers before the last are taught and rewarded, too; the paper's reward is at the end."
-ANEW = f"Scenes are made anew for every epoch. {TAUGHT}"
+TAUGHT = "Earlier answers are trained and rewarded, too; the paper's reward is at the end."
+ANEW = f"Scenes are generated anew for every epoch. {TAUGHT}"
 _WHOLE = "net of two layers that sees the whole image."
 FC = f"The control: a fully connected {_WHOLE}"
 CONV = f"The control: a convolutional {_WHOLE}"
@@ -309,12 +310,12 @@ RECIPES = (
     RamRecipe(
         name="ram-mnist",
         settings=MNIST,
-        about="Names a digit from 6 glimpses of 8 x 8 pixels.",
+        about="Classifies a digit from 6 glimpses of 8 x 8 pixels.",
         published=1.12,
         at_least=1.3,
         minutes=10.0,
         source=f"{PAPER}, table 1a",
-        note=f"Digits are moved by a pixel while it learns; the paper's are not. {TAUGHT}",
+        note=f"Digits are shifted by a pixel in training; the paper's are not. {TAUGHT}",
     ),
     RamRecipe(
         name="ram-mnist-central",
@@ -323,12 +324,12 @@ RECIPES = (
         beside={},
         minutes=5.0,
         source=f"{PAPER}, table 1a has no such row",
-        note="It is meant to fail: it shows what the path of the gaze is worth.",
+        note="It is expected to fail: it shows the value of a path of glimpses.",
     ),
     RamRecipe(
         name="ram-translated60",
         settings=TRANSLATED60,
-        about="Finds a digit on 60 x 60 pixels and names it, in 8 glimpses at 3 scales.",
+        about="Locates a digit on 60 x 60 pixels and classifies it, in 8 glimpses at 3 scales.",
         published=1.2,
         at_least=1.8,
         minutes=14.0,
@@ -338,7 +339,7 @@ RECIPES = (
     RamRecipe(
         name="ram-cluttered60",
         settings=CLUTTERED60,
-        about="Finds a digit among pieces of others on 60 x 60 pixels, in 8 glimpses.",
+        about="Locates a digit among pieces of others on 60 x 60 pixels, in 8 glimpses.",
         published=4.04,
         at_least=5.5,
         minutes=16.0,
@@ -348,16 +349,16 @@ RECIPES = (
     RamRecipe(
         name="ram-cluttered60-random",
         settings=replace(CLUTTERED60, policy="random"),
-        about="The control: 8 glimpses anywhere in the image.",
+        about="The control: 8 glimpses at random locations.",
         published=14.4,
         minutes=16.0,
         source=f"{PAPER}, table 2a",
-        note="It is meant to be 8 points worse than ram-cluttered60, or more.",
+        note="It is expected to be at least 8 points worse than ram-cluttered60.",
     ),
     RamRecipe(
         name="ram-cluttered100",
         settings=CLUTTERED100,
-        about="Finds a digit among pieces of others on 100 x 100 pixels, in 8 glimpses.",
+        about="Locates a digit among pieces of others on 100 x 100 pixels, in 8 glimpses.",
         published=8.11,
         at_least=11.0,
         minutes=20.0,

@@ -1,8 +1,8 @@
-"""Recipes `reader-books-*`: which name fills the gap? Readers and rules on questions from books.
+"""Recipes `reader-books-*`: cloze questions from books, answered by readers and rules.
 
 The readers with and without attention and the rules are those of Hermann et al., 2015
 (https://arxiv.org/abs/1506.03340), table 5. Theirs is CNN news with 380,000 questions, ours 15,000
-questions from seven books, asked about two others; the valid book says which weights are best.
+questions from seven books, tested on two others; one more book is for validation.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from saccade.zoo.tasks.cloze import (
     read_question_file,
 )
 from saccade.zoo.tasks.vocabulary import Vocabulary
-from saccade.zoo.training.config import BelowOne, Many, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Many, TrainConfig, Width
 
-TOGETHER = 40_000  # words of documents that are judged at once
+TOGETHER = 40_000  # document tokens in a batch, in evaluation
 HERMANN = "https://arxiv.org/abs/1506.03340, table 5, CNN test"
 OTHER_TEXT = (
-    "Theirs is CNN news with 380,000 questions, ours 15,000 questions from seven books, asked about"
+    "Theirs is CNN news with 380,000 questions, ours 15,000 questions from seven books, tested on"
     " two others."
 )
 STORY = (
@@ -53,12 +53,12 @@ STORY = (
     " read, while Tom held the horse. 'I must sail to-night,' said Captain Rook. It came from"
     " the king. When he had folded it again, Captain @placeholder shook hands with Mr. Harding."
 )
-"""Written for the gallery: no line of a book is shown there."""
-AT_LEAST = 35.2  # eight points more than the name that occurs most, which fills 27.2 % of the gaps
-# Ten times through the questions, at 740 batches each time.
+"""Written for the gallery, which shows no lines of books."""
+AT_LEAST = 35.2  # eight points more than the most frequent name, which fills 27.2 % of the gaps
+# Ten epochs of 740 batches.
 TRAINING = TrainConfig(steps=7400, minutes=45.0, learning_rate=0.003, clip=5.0, schedule="linear")
-# The impatient reader looks some thirty times in a row, at chance after 500 steps of that rate; the
-# deep LSTM carries what it reads for hundreds of words.
+# The impatient reader attends about thirty times in a row, and is at chance after 500 steps at that
+# rate; the deep LSTM carries its state over hundreds of words.
 TRAINING_SLOW = replace(TRAINING, learning_rate=0.001, clip=1.0)
 Reader = Literal[
     "attentive", "impatient", "deep-lstm", "max-frequency", "exclusive-frequency", "nearest"
@@ -67,37 +67,37 @@ Reader = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """Which reader, how large, and what it is asked."""
+    """The reader, its sizes and the questions."""
 
     reader: Reader
     """attentive, impatient, deep-lstm; or a rule: max-frequency, exclusive-frequency, nearest."""
     d_embed: Width = 64
-    """Numbers a word."""
+    """Embedding dimension."""
     d_hidden: Width = 64
-    """Units of a reading in one direction."""
+    """Hidden size in one direction."""
     score: str = "bilinear"
-    """How the question is compared with a place of the document; additive is the paper's."""
+    """Score of the question and a document position; additive is the paper's."""
     asks_from: Literal["gap", "ends"] = "gap"
-    """What stands for the question: its reading at the gap, or at both ends as in the paper."""
+    """Encoding of the question: the state at the gap, or at both ends as in the paper."""
     looks_at: Literal["names", "words"] = "names"
-    """What can be looked at in the document: its names, or all of its words as in the paper."""
+    """Attended positions of the document: its names, or all words as in the paper."""
     dropout: BelowOne = 0.3
-    """On words, readings and the answer."""
+    """Dropout on embeddings, states and the answer."""
     n_words: Many = 8000
-    """How many different words, the commonest; all others are one word, <unk>."""
+    """Vocabulary size: the most frequent words; all others are <unk>."""
     n_labels: Many = 48
-    """How many labels names are given; no document has more names."""
+    """Number of labels for names; no document has more names."""
     tokens: Many = 12_000
-    """Words in the documents of a batch, padding included."""
+    """Document tokens in a batch, padding included."""
     longest: Many = 1000
-    """Documents that are longer are not learnt from; they are asked about all the same."""
+    """Longer documents are left out of training, but not of evaluation."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderRecipe(Recipe):
-    """A reader of books; the metric is the per cent of gaps that it fills with the right name."""
+    """A reader of books; the metric is its accuracy in per cent."""
 
     task: str = "book_cloze"
     metric: str = "accuracy"
@@ -106,7 +106,7 @@ class ReaderRecipe(Recipe):
     gallery: tuple[str, ...] = (STORY,)
 
     def build(self, settings: ReaderSettings, data: Path | None) -> Job:
-        """A reader, or a rule, on questions; the valid book says which weights are best."""
+        """A reader, or a rule, on questions; validated on one book."""
         splits, n_labels = read_book_cloze(data), settings.n_labels
         vocabulary = cloze_vocabulary(splits.train, n_labels=n_labels, max_size=settings.n_words)
         short = [each for each in splits.train if len(each.document) <= settings.longest]
@@ -152,9 +152,9 @@ class ReaderRecipe(Recipe):
                 return ClozeBaseline(settings.reader, n_labels=settings.n_labels)
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """``accuracy``: per cent of all test questions answered right; and that of each book.
+        """``accuracy``: on all test questions in per cent; and on each book.
 
-        The test books are not learnt from.
+        The test books are not in the training data.
         """
         questions = read_books("test", data)
         right = _right(run.model, encode(run, questions)).tolist()
@@ -213,7 +213,7 @@ class RuleRecipe(ReaderRecipe):
 
 
 def encode(run: TrainedRun, questions: Sequence[ClozeQuestion]) -> Cloze:
-    """Questions as the run has learnt to read them."""
+    """Questions, encoded with the run's vocabulary."""
     return Cloze.encode(
         questions, Vocabulary(tuple(run.kept["words"])), n_labels=run.settings.n_labels
     )
@@ -224,7 +224,7 @@ def _loss(model: nn.Module, batch: ClozeBatch) -> LossOut:
 
 
 def _right(model: nn.Module, questions: Cloze) -> Float[Tensor, " row"]:
-    """1 for each question that is answered right, else 0."""
+    """1 for each right answer, else 0."""
     right = torch.zeros(len(questions))
     for batch in questions.in_order(tokens=TOGETHER):
         logits = model(to_device_of(model, batch)).cpu()
@@ -236,7 +236,7 @@ def _right(model: nn.Module, questions: Cloze) -> Float[Tensor, " row"]:
 def _answer(
     model: nn.Module, batch: ClozeBatch
 ) -> tuple[Float[Tensor, "batch label"], Float[Tensor, "batch step pos"]]:
-    """The logits of the labels, and where the reader looks before it answers."""
+    """The logits of the labels, and where the reader attends."""
     batch = to_device_of(model, batch)
     match model:
         case AttentiveReader():
@@ -250,7 +250,7 @@ def _answer(
 
 
 def _question_of(text: str, data: Path | None) -> ClozeQuestion:
-    """The question that a user means."""
+    """The question of a user's input."""
     text = text.strip()
     if text.isdigit():
         test = read_books("test", data)
@@ -266,7 +266,7 @@ def _question_of(text: str, data: Path | None) -> ClozeQuestion:
 
 
 def _with_names(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Words with names in place of labels, for people to read."""
+    """Words with names instead of labels, for display."""
     place = {f"{LABEL_WORD}{number}": name for number, name in enumerate(names)}
     return [place.get(word, word) for word in words]
 
@@ -283,7 +283,7 @@ RECIPES = (
     ),
     ReaderRecipe(
         name="reader-books-impatient",
-        about="Finds the name that fills a gap: each word of the question looks at the document.",
+        about="Finds the name that fills a gap: each word of the question attends to the document.",
         system="impatient_reader",
         settings=ReaderSettings(reader="impatient", training=TRAINING_SLOW),
         published=63.8,
@@ -300,19 +300,19 @@ RECIPES = (
     ),
     RuleRecipe(
         name="reader-books-max-frequency",
-        about="The rule to beat: the name that the document has most.",
+        about="The rule to beat: the most frequent name of the document.",
         settings=ReaderSettings(reader="max-frequency", training=TrainConfig()),
         published=33.2,
     ),
     RuleRecipe(
         name="reader-books-exclusive-frequency",
-        about="A better rule: the name that the document has most and the question has not.",
+        about="A better rule: the most frequent name of the document that is not in the question.",
         settings=ReaderSettings(reader="exclusive-frequency", training=TrainConfig()),
         published=39.3,
     ),
     RuleRecipe(
         name="reader-books-nearest",
-        about="A hasty rule: the name that stood last before the gap.",
+        about="A simple rule: the last name before the gap.",
         settings=ReaderSettings(reader="nearest", training=TrainConfig()),
         source="",
     ),

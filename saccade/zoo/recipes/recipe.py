@@ -3,7 +3,7 @@
 A family of recipes is one file: a frozen dataclass of settings with a help string under each field,
 one of which is ``training: TrainConfig``; a subclass of `Recipe` that builds the job, restores the
 model, evaluates it and traces where it looks; and `RECIPES`, the instances, each with its settings
-and the published number it stands beside. docs/guide/own-recipe.md shows a whole one.
+and the published number it is compared with. docs/guide/own-recipe.md shows a whole one.
 
 `saccade/zoo/recipes/index.json` repeats what `saccade recipes` prints, so that listing them does
 not import torch; `make index` writes it.
@@ -11,18 +11,21 @@ not import torch; `make index` writes it.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
-from saccade.errors import UsageError
+from saccade.errors import RecipeError, UsageError, suggest
 from saccade.store.schema import Seed
-from saccade.zoo.recipes.settings import check_settings
-from saccade.zoo.training.config import TrainConfig
+from saccade.zoo.training.settings import TrainConfig, check_settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,24 +34,24 @@ if TYPE_CHECKING:
     from saccade.zoo.recipes.run import TrainedRun
     from saccade.zoo.training.job import Job
 
-# What can be asked of a trained system, and what it answers; the commands' options are these.
+# Options and results of a trained system's methods; the command-line options are made from these.
 
 MOST_BEAM = 1000
-"""Hypotheses of a sentence: as many as Sutskever et al. rescored."""
+"""Maximum beam size: as many hypotheses as Sutskever et al. rescored."""
 MOST_LENGTH = 20_000
-"""Symbols of one text."""
+"""Maximum number of symbols of one text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """How a translation is searched for."""
+    """Search options of a translation."""
 
     beam: Annotated[int, Ge(1), Le(MOST_BEAM)] = 5
-    """How many hypotheses are kept; 1 is greedy."""
+    """Beam size; 1 is greedy."""
     length_penalty: Annotated[float, Ge(-10), Le(10)] = 1.0
-    """0 prefers short translations; 1 weighs by the mean log-probability of a token."""
+    """0 prefers short translations; 1 ranks by the mean log-probability of a token."""
     max_length: Annotated[int, Ge(1), Le(MOST_LENGTH)] = 100
-    """A translation ends here at the latest, in tokens."""
+    """Maximum length of a translation in tokens."""
 
 
 class Translated(NamedTuple):
@@ -56,38 +59,38 @@ class Translated(NamedTuple):
 
     text: str
     log_prob: float
-    """Of the whole of it."""
+    """Of the whole translation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RescoreOptions:
-    """How translations are put into a new order by a second model."""
+    """Options of reranking by a second model."""
 
     n_best: Annotated[int, Ge(1), Le(MOST_BEAM)] = 12
-    """So many translations of each sentence are looked at again."""
+    """Number of translations of each sentence that are rescored."""
     weight: Annotated[float, Ge(0), Le(1)] = 0.5
-    """How much the second model counts: 0 not at all, 1 alone."""
+    """Weight of the second model: 0 none, 1 alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-    """How text is drawn from a system."""
+    """Options of sampling."""
 
     length: Annotated[int, Ge(0), Le(MOST_LENGTH)] = 300
-    """How many symbols (characters, words, ...)."""
+    """Number of symbols (characters, words, ...)."""
     temperature: float = 1.0
-    """Below 1 keeps to what is likely, above 1 dares more."""
+    """Below 1 samples likely symbols more often, above 1 unlikely ones."""
     top_k: Annotated[int, Ge(0)] = 0
-    """Draw among the so many likeliest symbols only; 0: among all."""
+    """Sample only among the k most likely symbols; 0: among all."""
     prompt: str = ""
-    """What the text goes on from."""
+    """The beginning of the text."""
     seed: Seed = 0
-    """Another seed, another text."""
+    """Seed of all random draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a recipe says of itself: a system, a task, a budget, and the published number."""
+    """The facts of a recipe: a system, a task, a budget, and the published number."""
 
     name: str
     about: str
@@ -95,34 +98,34 @@ class Facts:
     system: str
     """A module of saccade.zoo.models."""
     task: str
-    """A module of saccade.zoo.tasks, or in words."""
+    """A module of saccade.zoo.tasks, or a description."""
     metric: str
-    """The metric it is about, a key of what ``evaluate`` gives."""
+    """The main metric, a key of the result of ``evaluate``."""
     is_better: Literal["less", "more"] = "more"
-    """Which way the metric is better."""
+    """Whether a lower or a higher metric is better."""
     at_least: float | None = None
-    """What it should reach; where less is better, at most."""
+    """The target value; an upper bound where less is better."""
     beside: Mapping[str, float | None] = field(default_factory=dict)
-    """Other metrics that its row of results tells, keys of what ``evaluate`` gives, each with what
-    it should reach, if anything; better the same way."""
+    """Other metrics in its row of results, keys of the result of ``evaluate``, each with its target
+    value or None; better in the same direction."""
     published: float | None = None
     """The number of the paper or of the best public code."""
     source: str = ""
-    """Where that is printed."""
+    """The source of that number."""
     note: str = ""
-    """Why ours and the published number differ, if they should."""
+    """Why ours and the published number differ."""
     minutes: float
-    """How long it takes on two cores."""
+    """Duration on two cores."""
     gallery: tuple[str, ...] = ()
-    """Inputs of ``trace`` whose pictures are worth showing; the gallery of the docs has them."""
+    """Inputs of ``trace`` whose plots are in the gallery of the docs."""
 
     @property
     def bound(self) -> str:
-        """What ``at_least`` is, in words."""
+        """The kind of bound of ``at_least``, in words."""
         return "at most" if self.is_better == "less" else "at least"
 
     def reaches(self, value: float, wanted: float) -> bool:
-        """Whether a value is what was wanted."""
+        """Whether a value reaches a target."""
         return value <= wanted if self.is_better == "less" else value >= wanted
 
 
@@ -137,7 +140,7 @@ class Recipe(Facts, ABC):
     settings: Any
     """A frozen dataclass; `--set key=value` changes its fields."""
     may_differ: frozenset[str] = frozenset()
-    """Settings in which runs that are used together may differ, beside those of the training."""
+    """Settings, apart from those of the training, in which runs of an ensemble may differ."""
 
     def __post_init__(self) -> None:
         training = getattr(self.settings, "training", None)
@@ -151,12 +154,12 @@ class Recipe(Facts, ABC):
         """The job: model, batches, loss, validation.
 
         Args:
-            data: the folder with data sets; where they usually are if there is none.
+            data: the folder with data sets; default: the usual locations.
         """
 
     @abstractmethod
     def restore(self, settings: Any, kept: Mapping[str, Any]) -> nn.Module:
-        """The model without its weights, from the settings and what the job kept beside them."""
+        """The model without its weights, from the settings and the job's ``kept``."""
 
     @abstractmethod
     def evaluate(self, run: TrainedRun, data: Path | None) -> Mapping[str, float]:
@@ -165,7 +168,7 @@ class Recipe(Facts, ABC):
     def trace(
         self, run: TrainedRun, text: str, *, data: Path | None = None
     ) -> Sequence[Trace | ImageTrace]:
-        """Where attention goes while the system works on a user's text, or an image it names."""
+        """Where attention goes for a user's text, or for an image that it names."""
         raise self.cannot("has no attention to trace")
 
     def translate(
@@ -176,16 +179,16 @@ class Recipe(Facts, ABC):
         *,
         data: Path | None = None,
     ) -> Sequence[Translated]:
-        """Translations of sentences, or what is said in a recording, or written by hand.
+        """Translations of sentences, or the text of a recording or of handwriting.
 
         Args:
-            data: the folder with data sets, for inputs that name a part of one.
+            data: the folder with data sets, for inputs that name an item of one.
         """
         raise self.cannot("is no translator")
 
     def sample(self, run: TrainedRun, options: SampleOptions) -> str:
         """Text drawn from the system."""
-        raise self.cannot("does not write text")
+        raise self.cannot("does not generate text")
 
     def unknown_words(
         self, run: TrainedRun, text: str, *, data: Path | None = None
@@ -196,14 +199,96 @@ class Recipe(Facts, ABC):
 
     @property
     def can_trace(self) -> bool:
-        """Whether there is attention to watch."""
+        """Whether it has a trace."""
         return type(self).trace is not Recipe.trace
 
     @property
     def can_translate(self) -> bool:
-        """Whether it turns an input of the user's into text."""
+        """Whether it turns a user's input into text."""
         return type(self).translate is not Recipe.translate
 
     def cannot(self, what: str) -> UsageError:
-        """The error for what this system does not do."""
+        """The error for an unsupported operation."""
         return UsageError(f"{self.name} {what}", hint="`saccade recipes` lists others")
+
+
+# All recipes: those of this package, by the index, and those that a plugin registers.
+#
+# Families import torch, which takes seconds. So `index.json` repeats the facts of all recipes and
+# names their modules; only that module is imported when a recipe is used.
+
+INDEX = "index.json"
+_REGISTERED: dict[str, Recipe] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Facts):
+    """The entry of a recipe in the index."""
+
+    module: str
+    """Its module in `saccade.zoo.recipes`; empty for a plugin."""
+    can_trace: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, module: str = "") -> Entry:
+        """The entry of a recipe."""
+        facts = {field.name: getattr(recipe, field.name) for field in fields(Facts)}
+        return cls(**facts, module=module, can_trace=recipe.can_trace)
+
+
+def register_recipe(recipe: Recipe) -> None:
+    """Register your own recipe for all commands; see `--plugin`."""
+    _REGISTERED[recipe.name] = recipe
+
+
+def list_recipes() -> dict[str, Entry]:
+    """All recipes, sorted by name; imports no model."""
+    own = {name: Entry.of(recipe) for name, recipe in _REGISTERED.items()}
+    return dict(sorted({**_index(), **own}.items()))
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of this name; the error for an unknown one suggests the nearest name."""
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    if name in _index():
+        module = import_module(f"saccade.zoo.recipes.{_index()[name].module}")
+        return next(recipe for recipe in module.RECIPES if recipe.name == name)
+    hint = suggest(name, list_recipes()) or "`saccade recipes` lists them."
+    raise RecipeError(
+        f"there is no recipe {name!r}", hint=f"{hint} One of your own needs --plugin FILE"
+    )
+
+
+def all_recipes() -> dict[str, Recipe]:
+    """All recipe objects, by name; imports all families."""
+    return {name: find_recipe(name) for name in list_recipes()}
+
+
+def families() -> dict[str, tuple[Recipe, ...]]:
+    """The recipes of each module of this package, from which the index is made."""
+    found = {}
+    for path in sorted(Path(str(files("saccade.zoo.recipes"))).glob("*.py")):
+        if path.stem != "__init__":
+            module = import_module(f"saccade.zoo.recipes.{path.stem}")
+            if recipes := getattr(module, "RECIPES", ()):
+                found[path.stem] = recipes
+    return found
+
+
+def written_index() -> str:
+    """The content of `index.json`."""
+    entries = [
+        Entry.of(recipe, module) for module, recipes in families().items() for recipe in recipes
+    ]
+    names = [entry.name for entry in entries]
+    assert len(set(names)) == len(names), "two recipes have one name"
+    rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+@cache
+def _index() -> dict[str, Entry]:
+    text = files("saccade.zoo.recipes").joinpath(INDEX).read_text(encoding="utf-8")
+    rows = json.loads(text)
+    return {row["name"]: Entry(**{**row, "gallery": tuple(row["gallery"])}) for row in rows}

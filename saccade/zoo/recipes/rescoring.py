@@ -1,8 +1,8 @@
-"""The best few translations of one system put into a new order by another.
+"""N-best translations of one system, reranked by another.
 
 Sutskever et al., 2014 (https://arxiv.org/abs/1409.3215), section 3.2, and before them Kalchbrenner
-and Blunsom, 2013: a second opinion on the n-best list of a translator, averaged with its own score.
-The two may have different vocabularies: what goes from one to the other is text.
+and Blunsom, 2013: a second score for the n-best list of a translator, averaged with its own. The
+two may have different vocabularies: they exchange text.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from saccade.zoo.tasks.pairs import PairBatch, Pairs
 from saccade.zoo.tasks.vocabulary import Padded
 from saccade.zoo.training.job import to_device_of
 
-TOGETHER = 64  # sentences that are searched at once
+TOGETHER = 64  # sentences in a batch
 TIMES, MORE = 2, 10  # the longest translation: twice as long as the source, and a little
 
 
 class Rescored(NamedTuple):
-    """A sentence's translation before and after a second model was asked."""
+    """A sentence's translation before and after rescoring."""
 
     before: str
     after: str
@@ -42,7 +42,7 @@ class Rescored(NamedTuple):
 def rescore_translations(
     run: TrainedRun, by: TrainedRun, texts: Sequence[str], *, options: RescoreOptions
 ) -> list[Rescored]:
-    """Translate with one run, and let another choose among the best translations.
+    """Translate with one run, and rescore its n-best list with another.
 
     Each hypothesis is ranked by ``(1 - weight) * score + weight * score of the second``, where a
     score is the log-probability over the length norm of beam search, each with its own tokens.
@@ -88,12 +88,12 @@ def pair_log_probs(model: nn.Module, pairs: Pairs) -> Tensor:
 def _second_scores(
     by: TrainedRun, texts: Sequence[str], said: Sequence[Sequence[str]]
 ) -> list[list[float]]:
-    """What the second run says of each hypothesis; several models say their mean."""
+    """The log-probability of each hypothesis by the second run; the mean of several models."""
     tokenizers = Tokenizers.from_kept(by.settings, by.kept)
     sources = [text for text, group in zip(texts, said, strict=True) for _ in group]
     pairs = tokenizers.pairs(SentencePairs(sources, [one for group in said for one in group]))
     log_prob = torch.stack([pair_log_probs(model, pairs) for model in by.models]).mean(0)
-    n_tokens = pairs.target.lengths - 1  # BOS is not said
+    n_tokens = pairs.target.lengths - 1  # BOS is not predicted
     scores = log_prob / length_norm(n_tokens, by.settings.length_penalty)
     sizes = [len(group) for group in said]
     return [part.tolist() for part in scores.split(sizes)]

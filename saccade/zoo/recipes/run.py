@@ -1,4 +1,4 @@
-"""Train a recipe, load what it left, evaluate it, tell its result: a run is a trained recipe."""
+"""Train a recipe, load its run, evaluate it, report its result: a run is a trained recipe."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ from torch import nn
 
 from saccade.distributed import Processes
 from saccade.errors import RecipeError, UsageError
-from saccade.processor import prepare_for_long_work, within_memory
 from saccade.trace.trace import ImageTrace, Trace
-from saccade.zoo.recipes.recipe import Facts, Recipe, SampleOptions, Translated, TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
-from saccade.zoo.recipes.settings import check_settings, list_settings, read_settings
+from saccade.zoo.recipes.recipe import (
+    Facts,
+    Recipe,
+    SampleOptions,
+    Translated,
+    TranslateOptions,
+    find_recipe,
+)
 from saccade.zoo.training.checkpoint import load_weights, own_randomness, seed_all
-from saccade.zoo.training.config import differences
 from saccade.zoo.training.loop import train
+from saccade.zoo.training.optim import prepare_for_long_work, within_memory
 from saccade.zoo.training.run_folder import RunFolder, commit, versions
 from saccade.zoo.training.run_state import Progress, refused_to_replace
+from saccade.zoo.training.settings import check_settings, differences, list_settings, read_settings
 
 MOST_CHARACTERS = 5000  # of a sentence, a story or a program
-# What a recipe may raise when it is given what it did not keep itself.
+# Errors that a recipe may raise when `kept` does not fit.
 UNFIT = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A trained system and all that is needed to use it; several of them make an ensemble."""
+    """A trained system and all that is needed to use it; with several models, an ensemble."""
 
     recipe: Recipe
     settings: Any
     kept: Mapping[str, Any]
-    """What the job kept beside the weights."""
+    """The job's ``kept``."""
     models: tuple[nn.Module, ...]
     """In eval mode, with their best weights."""
 
@@ -54,7 +59,7 @@ class TrainedRun:
         return model
 
     def trace(self, text: str, *, data: Path | None = None) -> Sequence[Trace | ImageTrace]:
-        """Where attention goes while the system works on a text, or on an image it names."""
+        """Where attention goes for a text, or for an image that it names."""
         if not self.recipe.can_trace:
             raise self.recipe.cannot("has no attention to trace")
         _refuse_long([text])
@@ -67,12 +72,12 @@ class TrainedRun:
         *,
         data: Path | None = None,
     ) -> Sequence[Translated]:
-        """Translations of sentences, or what is said in a recording, or written by hand."""
+        """Translations of sentences, or the text of a recording or of handwriting."""
         _refuse_long(texts)
         return self.recipe.translate(self, texts, options or TranslateOptions(), data=data)
 
     def sample(self, options: SampleOptions | None = None) -> str:
-        """Text drawn from the system; the same seed draws the same text."""
+        """Text sampled from the system; the same seed gives the same text."""
         return self.recipe.sample(self, options or SampleOptions())
 
     def unknown_words(self, text: str, *, data: Path | None = None) -> list[str]:
@@ -92,7 +97,7 @@ def _refuse_long(texts: Sequence[str]) -> None:
 def load_run(folder: str | Path | Sequence[str | Path]) -> TrainedRun:
     """Open a run by its folder, or several runs of one recipe to be used together.
 
-    The data it was trained on is not needed.
+    It does not need the training data.
     """
     paths = [folder] if isinstance(folder, str | Path) else list(folder)
     opened = [_load(Path(path)) for path in paths]
@@ -161,16 +166,18 @@ def train_recipe(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train a recipe into a run folder, evaluate it, and return the metrics it leaves there.
+    """Train a recipe into a run folder, evaluate it, and return the metrics that are stored there.
 
     Args:
-        settings: the recipe's own, changed; without it, as they are.
+        settings: default: the recipe's own.
         data: the folder with data sets.
-        resume: go on with the run that is in the folder.
+        resume: resume the run in the folder.
     """
     settings = recipe.settings if settings is None else settings
     check_settings(settings)
-    if RunFolder(Path(folder)).exists() and not resume:  # before minutes are spent on reading data
+    if (
+        RunFolder(Path(folder)).exists() and not resume
+    ):  # before reading data, which may take minutes
         raise refused_to_replace(RunFolder(Path(folder)))
     prepare_for_long_work()
     process = Processes.started()
@@ -192,7 +199,7 @@ def train_recipe(
 
 
 def evaluate_run(run: TrainedRun, data: Path | None = None) -> dict[str, Any]:
-    """A recipe's metric on test data, and all others with it."""
+    """The recipe's metrics on test data."""
     with torch.no_grad(), own_randomness(run.settings.training.seed):
         found = {name: float(value) for name, value in run.recipe.evaluate(run, data).items()}
     if run.recipe.metric not in found:
@@ -203,7 +210,7 @@ def evaluate_run(run: TrainedRun, data: Path | None = None) -> dict[str, Any]:
     if not math.isfinite(found[run.recipe.metric]):
         raise RecipeError(
             f"the {run.recipe.metric} of {run.recipe.name} is {found[run.recipe.metric]}",
-            hint="this is no result: look at the weights and at the test data",
+            hint="this is not a valid result: check the weights and the test data",
         )
     return {
         "recipe": run.recipe.name,
@@ -215,7 +222,7 @@ def evaluate_run(run: TrainedRun, data: Path | None = None) -> dict[str, Any]:
 
 
 def write_ensemble(folder: Path, runs: Sequence[Path], metrics: Mapping[str, Any]) -> None:
-    """Leave the metrics of several runs used together as a run folder of their own."""
+    """Store the metrics of an ensemble of runs as a run folder of its own."""
     place, parts = RunFolder(folder), [RunFolder(path) for path in runs]
     if place.exists():
         raise refused_to_replace(place)
@@ -241,7 +248,7 @@ def write_ensemble(folder: Path, runs: Sequence[Path], metrics: Mapping[str, Any
 
 
 def settings_of_run(recipe: Recipe, folder: Path) -> Any:
-    """The settings that a run was begun with; the recipe's own if it was not begun."""
+    """The settings of a run; the recipe's own if there is no run yet."""
     run = RunFolder(folder)
     if not run.exists():
         return recipe.settings
@@ -255,7 +262,7 @@ def settings_of_run(recipe: Recipe, folder: Path) -> Any:
 
 
 def command_for(recipe: Recipe, settings: Any, *, n_processes: int = 1) -> str:
-    """The command that makes the same metric: what differs from the recipe, and no folders."""
+    """The command that reproduces the metric: settings that differ from the recipe, no folders."""
     own = {setting.key: setting.value for setting in list_settings(recipe.settings)}
     changed = [
         f"--set {shlex.quote(f'{setting.key}={_word(setting.value)}')}"
@@ -267,11 +274,11 @@ def command_for(recipe: Recipe, settings: Any, *, n_processes: int = 1) -> str:
 
 
 def _word(value: Any) -> str:
-    """A value as `--set` takes it."""
+    """A value in the format of `--set`."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# What a run reached, beside what was published: a row of docs/results.md, and of the viewer's list.
+# The result of a run and the published number: a row of docs/results.md and of the viewer's list.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,13 +297,13 @@ class Result:
 
 
 def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
-    """The result of a run, which must have come to its end."""
+    """The result of a finished run."""
     run = RunFolder(folder)
     manifest, metrics = run.manifest, run.metrics
     if "value" not in metrics:
         raise RecipeError(
             f"{folder} has no metric yet",
-            hint="`saccade train ... --resume` goes on with it, `saccade eval RUN` evaluates it",
+            hint="`saccade train ... --resume` continues it, `saccade eval RUN` evaluates it",
         )
     name = manifest.get("recipe", "no recipe")
     if name not in recipes:
@@ -306,7 +313,7 @@ def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
         )
     recipe = recipes[name]
     if together := len(manifest.get("runs", ())):
-        # What was published, and what is wanted, is of one system, not of several together.
+        # The published number and the target are of one system, not of an ensemble.
         recipe = replace(recipe, name=f"{name} x {together}", published=None, source="")
         note = f"An ensemble of {together} runs."
         recipe = replace(recipe, at_least=None, beside={}, note=note)
@@ -338,11 +345,11 @@ def _note(recipe: Facts, metrics: Mapping[str, Any]) -> str:
 
 
 def _beside(recipe: Facts, name: str, value: float) -> str:
-    """Another metric than the recipe's own."""
-    told, wanted = f"`{name}`: {value:.4g}", recipe.beside[name]
-    return told if wanted is None else f"{told} ({_wanted(recipe, value, wanted)})"
+    """A metric other than the main one."""
+    result, wanted = f"`{name}`: {value:.4g}", recipe.beside[name]
+    return result if wanted is None else f"{result} ({_wanted(recipe, value, wanted)})"
 
 
 def _wanted(recipe: Facts, value: float, wanted: float) -> str:
-    said = f"wanted: {recipe.bound} {wanted:.4g}"
-    return said if recipe.reaches(value, wanted) else f"{said}; **not reached**"
+    target = f"wanted: {recipe.bound} {wanted:.4g}"
+    return target if recipe.reaches(value, wanted) else f"{target}; **not reached**"

@@ -1,9 +1,9 @@
-"""Recipes `caption-scenes-*`: sentences about scenes of digits, where attention can be evaluated.
+"""Recipes `caption-scenes-*`: captions of scenes of digits, where attention can be evaluated.
 
 Xu et al., 2015, Show, Attend and Tell (https://arxiv.org/abs/1502.03044), with soft and with hard
 attention; and, without any, Vinyals et al., 2015, Show and Tell (https://arxiv.org/abs/1411.4555).
-The papers describe photographs and can only show pictures of where was looked. Here it is known
-where each digit is: see `saccade.zoo.tasks.digit_captions`.
+The papers describe photographs and can only show plots of attention. Here the position of each
+digit is known: see `saccade.zoo.tasks.digit_captions`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ from saccade.zoo.tasks.digit_captions import (
     SceneBatch,
     Sentences,
 )
-from saccade.zoo.tasks.mnist import read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED
+from saccade.zoo.tasks.mnist import TEST_SEED, VALID_SEED, read_mnist
 from saccade.zoo.tasks.vocabulary import EOS, PAD, Ragged, Vocabulary
-from saccade.zoo.training.config import Batch, NonNegative, Side, TrainConfig, Width, Widths
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, NonNegative, Side, TrainConfig, Width, Widths
 
-LONGEST = MOST * N_WORDS  # words of a sentence, its end counted
+LONGEST = MOST * N_WORDS  # words of a sentence, EOS included
 Captioner = ShowAttendTell | ShowAndTell
 TRAINING = TrainConfig(
     epochs=8,
@@ -60,33 +59,33 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionScenesSettings:
-    """What is shown, and who describes it."""
+    """The scenes and the model."""
 
     size: Side = 88
-    """Pixels of a scene's side; a digit has 28."""
+    """Side length of a scene in pixels; a digit has 28."""
     looking: Literal["soft", "hard", "none"] = "soft"
-    """Everywhere by weights; at one cell, drawn; or once at all, without attention."""
+    """Attention: soft (weights over all cells), hard (one sampled cell), or none."""
     channels: Widths = (24, 32, 64, 64, 96)
     """Of the five convolutions."""
     d_embed: Width = 64
-    """Numbers of a word's vector."""
+    """Embedding dimension."""
     d_hidden: Width = 128
     """Units of the LSTM."""
     cover_weight: NonNegative = 0.0
-    """How much it counts that every cell should be looked at; a scene is mostly paper."""
+    """Weight of the penalty that makes attention cover every cell; a scene is mostly empty."""
     entropy_weight: NonNegative = 0.01
-    """Of hard attention: what a nat of indecision is worth, in nats of likelihood."""
+    """Hard attention: weight of the entropy bonus, relative to the likelihood."""
     reward_weight: NonNegative = 1.0
-    """Of hard attention: how much of the policy gradient is learnt from."""
+    """Hard attention: weight of the policy gradient."""
     batch: Batch = 64
     """Scenes in a batch."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SceneCaptionRecipe(Recipe):
-    """Which digit is where, in whole sentences of the model's own."""
+    """Captions that name each digit and its position."""
 
     system: str = "show_attend_tell"
     task: str = "caption_scenes"
@@ -128,7 +127,7 @@ class SceneCaptionRecipe(Recipe):
         return caption_metrics(as_captioner(run.model), _held_out("test", run.settings, data))
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
-        """Where each word of the sentence was looked for, in a test scene."""
+        """Where attention goes for each word of the caption, in a test scene."""
         scenes = _held_out("test", run.settings, data)
         n = len(scenes.digits.labels)
         if not text.strip().isdigit() or int(text) >= n:
@@ -142,7 +141,7 @@ class SceneCaptionRecipe(Recipe):
         if isinstance(model, ShowAndTell):
             return [influence_trace(model, images, vocabulary=VOCABULARY, longest=LONGEST)]
         (found,) = greedy(model, to_device_of(model, images), max_length=LONGEST)
-        assert found.weights is not None, "attention leaves weights"
+        assert found.weights is not None, "attention returns weights"
         words = VOCABULARY.words
         steps = tuple(words[each] for each in [*found.ids, EOS][: len(found.weights)])
         return [overlay(images[0], found.weights, steps=steps, title=f"{run.recipe.name}, {text}")]
@@ -162,11 +161,11 @@ def _held_out(
     return CaptionScenes(digits, size=settings.size, batch=TOGETHER, seed=seed, in_order=True)
 
 
-# What it is trained by.
+# The loss.
 
 
 def _loss(model: Captioner, batch: SceneBatch, *, settings: CaptionScenesSettings) -> LossOut:
-    """Of the likelihood, of its bound, or without attention the plain one."""
+    """Loss by the likelihood, or with hard attention by its bound."""
     if isinstance(model, ShowAndTell):
         return tell_loss(model, model.see(batch.images), batch.sentences)
     found = model.loss(
@@ -182,31 +181,31 @@ def _loss(model: Captioner, batch: SceneBatch, *, settings: CaptionScenesSetting
 def tell_loss(
     model: ShowAndTell, seen: Float[Tensor, "image d_annotation"], sentences: Sentences
 ) -> LossOut:
-    """Minus the likelihood of the words."""
+    """The negative log-likelihood of the words."""
     right = sentences.target_out[sentences.target_mask]
     found = token_loss(model.words_after(seen, sentences), right)
     return LossOut(found.loss, n=found.n_tokens, logged={"nats": found.nll / found.n_tokens})
 
 
-# What its sentences and its looks are worth.
+# Metrics of captions and of attention.
 
 
 class Hits(NamedTuple):
-    """What became of the words of some sentences."""
+    """The evaluated words of some sentences."""
 
     is_exact: Bool[Tensor, " image"]
     is_on_name: Bool[Tensor, "image digit"]
     is_on_height: Bool[Tensor, "image digit"]
     is_shown: Bool[Tensor, "image digit"]
-    """There is such a digit."""
+    """The scene has such a digit."""
 
 
 def caption_metrics(model: Captioner, batches: Iterable[SceneBatch]) -> dict[str, float]:
-    """Per cent of sentences, and of looks, that are right, while the model writes on its own.
+    """Accuracy of sentences and of attention in per cent, in free-running decoding.
 
-    ``exact``: whole sentences. ``on_digit``: of the digits' names, how many were said with more
-    than half of the weight on that digit; ``on_height`` the same of the words for its height. A
-    word that is wrong, or left out, is no hit.
+    ``exact``: whole sentences. ``on_digit``: the fraction of digit names with more than half of the
+    weight on that digit; ``on_height`` the same for the words for its height. A wrong or missing
+    word counts as a miss.
     """
     hits = [_hits(model, batch) for batch in batches]
     exact, name, height, shown = (torch.cat(parts) for parts in zip(*hits, strict=True))
@@ -232,7 +231,7 @@ def _hits(model: Captioner, batch: SceneBatch) -> Hits:
 def _is_on(
     weights: Float[Tensor, "image pos cell"], batch: SceneBatch
 ) -> Bool[Tensor, "image pos"]:
-    """Whether more than half of the weight lay on what the word is about."""
+    """Whether more than half of the weight is on the digit of the word."""
     height, width = batch.images.shape[2:]
     maps = weights.unflatten(2, grid_of(weights.shape[2], height=height, width=width))
     about = batch.about.clamp_min(0)[:, :, None].expand(-1, -1, 4)
@@ -242,16 +241,16 @@ def _is_on(
 
 
 class SideBySide(NamedTuple):
-    """What was said, in rows of one length; on the CPU."""
+    """Decoded sentences, in rows of one length; on the CPU."""
 
     said: Int[Tensor, "row pos"]
     """With its end, and filled up with PAD."""
     weights: Float[Tensor, "row pos place"]
-    """Zeros behind the end; without a place where there is no attention."""
+    """Zeros after the end; no positions where there is no attention."""
 
 
 def side_by_side(found: Sequence[Hypothesis], *, longest: int) -> SideBySide:
-    """Hypotheses as tensors, to be compared with what is right."""
+    """Hypotheses as tensors, to be compared with the references."""
     ends = [[*each.ids, EOS][:longest] for each in found]
     weights = [each.weights for each in found if each.weights is not None]
     n_places = weights[0].shape[1] if weights else 0
@@ -264,11 +263,11 @@ def side_by_side(found: Sequence[Hypothesis], *, longest: int) -> SideBySide:
     return SideBySide(said, whole)
 
 
-# Weights over an image, word by word: what captioners leave to be drawn.
+# Weights over an image, word by word: the traces of captioners.
 
 
 def grid_of(n_cells: int, *, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a grid of so many cells over an image: the most nearly square cells.
+    """Rows and columns of a grid of ``n`` cells over an image, with cells as square as possible.
 
     >>> grid_of(88, height=64, width=88)
     (8, 11)
@@ -305,7 +304,7 @@ def influence_trace(
     vocabulary: Vocabulary,
     longest: int,
 ) -> ImageTrace:
-    """Of a model without attention: how much each part of the image counts for each word."""
+    """For a model without attention: the influence of each part of the image on each word."""
     given = to_device_of(model, images)
     (found,) = greedy(model, given, max_length=longest)
     ids = [*found.ids, EOS]
@@ -317,18 +316,18 @@ def influence_trace(
         said = logits.log_softmax(-1)[range(len(ids)), ids]
         weights = influence(said, cells)[:, 0]
     steps = tuple(vocabulary.words[each] for each in ids)
-    title = "How much each part of the image counts for each word"
+    title = "Influence of each part of the image on each word"
     return overlay(images[0], weights, steps=steps, title=title, kind="influence")
 
 
-WHOLE = "Whole sentences of the model's own; `on_digit` is the share of names said with more than "
+WHOLE = "Whole sentences, decoded freely; `on_digit` is the fraction of names with more than "
 WHOLE += "half of the weight on the digit."
 SOFT = CaptionScenesSettings()
 RECIPES = (
     SceneCaptionRecipe(
         name="caption-scenes-soft",
         settings=SOFT,
-        about="Says which digit is where, looking by soft attention at each as it is named.",
+        about="Names each digit and its position, with soft attention for each word.",
         at_least=97.0,
         beside={"on_digit": 90.0},
         minutes=25.0,
@@ -346,9 +345,9 @@ RECIPES = (
     SceneCaptionRecipe(
         name="caption-scenes-tell",
         settings=replace(SOFT, looking="none"),
-        about="The control without attention: the image is read once, as the first word.",
+        about="The control without attention: the image is the first input of the LSTM.",
         system="show_and_tell",
         minutes=20.0,
-        note="Whole sentences of the model's own.",
+        note="Whole sentences, decoded freely.",
     ),
 )

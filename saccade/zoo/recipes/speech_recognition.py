@@ -1,11 +1,11 @@
-"""Recipes `ctc-digits*` and `las-digits*`: sequences of 3 to 7 spoken digits are written down.
+"""Recipes `ctc-digits*` and `las-digits*`: transcription of 3 to 7 spoken digits.
 
 Two systems read the same log-mel frames. By CTC (Graves et al., 2006), every step of the recording
 outputs a digit or nothing. By Listen, Attend and Spell (Chan et al., 2016,
 https://arxiv.org/abs/1508.01211), a pyramid of LSTMs reads the frames and attention finds the next
-digit; with the mixed score attention also sees where it looked before (Chorowski et al., 2015,
-https://arxiv.org/abs/1506.07503), with monotonic select it cannot go back (Raffel et al., 2017,
-https://arxiv.org/abs/1704.00784).
+digit; with the mixed score attention also uses its previous weights (Chorowski et al., 2015,
+https://arxiv.org/abs/1506.07503), with monotonic select it cannot move backwards (Raffel et al.,
+2017, https://arxiv.org/abs/1704.00784).
 
 Where we differ: the sequences are single recordings joined with pauses and noise, and there is no
 published number for them. The recipes `*-speaker` hold out all recordings of one speaker.
@@ -41,7 +41,7 @@ from saccade.zoo.recipes.ctc_alignment import (
 )
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.speech import HOP, LOUDEST, FrameBatch, Frames, log_mel, read_wave
 from saccade.zoo.tasks.spoken_digits import (
     RATE,
@@ -57,7 +57,8 @@ from saccade.zoo.tasks.spoken_digits import (
 )
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import EOS
-from saccade.zoo.training.config import (
+from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import (
     Batch,
     BelowOne,
     Few,
@@ -68,16 +69,15 @@ from saccade.zoo.training.config import (
     TrainConfig,
     Width,
 )
-from saccade.zoo.training.job import Job, LossOut, to_device_of
 
 DIGITS = CharacterTokenizer.build(["0123456789"])
 N_SYMBOLS, N_BANDS = len(DIGITS), 40
-EPOCH = 250  # batches in an epoch; the data, made at random, has no end
-TOGETHER = 100  # sequences that are evaluated at once
+EPOCH = 250  # batches in an epoch; generated data have no end
+TOGETHER = 100  # sequences in a batch, in evaluation
 LONGEST = 20  # symbols that a speller may output
 BEAM = 8  # hypotheses, for the metric `error_by_beam`
 UNPUBLISHED = "Per cent of digits. There is no published number for joined digits of this data."
-FEW_SPEAKERS = "Five speakers are few to learn from what a sixth will sound like."
+FEW_SPEAKERS = "Five speakers are few to generalise to a sixth."
 
 TRAINING = TrainConfig(
     steps=4000,
@@ -92,10 +92,10 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class DigitSettings:
-    """Sequences of digits out of single recordings; a recipe's own settings inherit from it."""
+    """Sequences of digits from single recordings; each recipe inherits from it."""
 
     speaker: str = ""
-    """Held out for the test, with all recordings; empty: the official test recordings of all."""
+    """Held-out speaker of the test; empty: the official test recordings of all."""
     shortest: Many = 3
     """Digits in a sequence, at least."""
     longest: Many = 7
@@ -103,23 +103,24 @@ class DigitSettings:
     pause: NonNegative = 0.25
     """Seconds of silence around digits, at most."""
     speeds: Positives = (0.9, 1.0, 1.1)
-    """In training, sequences are played at one of these speeds, which changes their pitch, too."""
+    """Data augmentation: sequences are played at one of these speeds, which also changes their
+    pitch."""
     quietest: float = 40.0
-    """Noise is so many decibels below the voice in the test, and at most so quiet in training."""
+    """Signal-to-noise ratio in decibels in the test, and its maximum in training."""
     loudest: float = 15.0
-    """In training, noise is at least so many decibels below the voice."""
+    """Minimum signal-to-noise ratio in decibels in training."""
     d_hidden: Width = 96
     """Units of each LSTM, in each direction."""
     dropout: BelowOne = 0.2
-    """Between layers and before the output."""
+    """Dropout between layers and before the output."""
     batch: Batch = 32
     """Sequences in a batch."""
     n_valid: Many = 400
-    """Sequences to choose the best weights by."""
+    """Validation sequences."""
     n_test: Many = 2000
-    """Sequences to report on."""
+    """Test sequences."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +128,9 @@ class CtcDigitSettings(DigitSettings):
     """The recogniser's sizes."""
 
     n_layers: Few = 2
-    """Bidirectional LSTMs upon each other."""
+    """Number of bidirectional LSTM layers."""
     strides: Fews = (2, 2)
-    """By how much each convolution thins the frames out, which come every 10 ms."""
+    """Stride of each convolution over the frames, which come every 10 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,18 +140,18 @@ class LasDigitSettings(DigitSettings):
     n_layers: Few = 3
     """Layers of the pyramid; each halves the steps, which begin at 10 ms."""
     d_embed: Width = 32
-    """Numbers of a digit's vector."""
+    """Embedding dimension of a digit."""
     score: Literal["additive", "bilinear", "mixed"] = "additive"
-    """What attention compares: content by additive or bilinear; mixed: also where it looked."""
+    """Attention score: additive or bilinear in the content; mixed: also with previous weights."""
     select: Literal["soft", "monotonic"] = "soft"
     """soft: anywhere; monotonic: only from left to right."""
     smoothing: BelowOne = 0.1
-    """Label smoothing: the share of each target that is spread over all symbols."""
+    """Label smoothing: the fraction of each target that is spread over all symbols."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitRecipe(Recipe):
-    """A recipe whose metric is the percentage of digits that are wrong."""
+    """A recipe whose metric is the digit error rate in per cent."""
 
     task: str = "joined_digits"
     metric: str = "error"
@@ -160,7 +161,7 @@ class DigitRecipe(Recipe):
     gallery: tuple[str, ...] = ("31415", "77007")
 
     def build(self, settings: DigitSettings, data: Path | None) -> Job:
-        """New sequences at every step, out of the recordings of the split."""
+        """New sequences at every step, from the recordings of the split."""
         model = self.restore(settings, {})
         splits = split_recordings(read_spoken_digits(data), speaker=settings.speaker)
         training = Joining(
@@ -212,13 +213,13 @@ class DigitRecipe(Recipe):
 
     @abstractmethod
     def loss(self, settings: Any, model: nn.Module, batch: FrameBatch) -> LossOut:
-        """Nats per symbol."""
+        """Loss in nats per symbol."""
 
     @abstractmethod
     def recognise(
         self, model: nn.Module, source: Frames, options: TranslateOptions
     ) -> list[Hypothesis]:
-        """What is said in each recording."""
+        """The text of each recording."""
 
     def _metrics(
         self, model: nn.Module, batches: Sequence[FrameBatch], *, beam_size: int = 1
@@ -255,21 +256,21 @@ class CtcDigitRecipe(DigitRecipe):
         )
 
     def loss(self, settings: CtcDigitSettings, model: nn.Module, batch: FrameBatch) -> LossOut:
-        """Nats per symbol, summed over all paths that read as the text."""
+        """Loss in nats per symbol, summed over all paths that collapse to the text."""
         del settings
         return recogniser_loss(model, batch)
 
     def recognise(
         self, model: nn.Module, source: Frames, options: TranslateOptions
     ) -> list[Hypothesis]:
-        """What is said in each recording: the best path, or by prefix beam search."""
+        """The text of each recording: the best path, or by prefix beam search."""
         said = log_probs_of(model, source)
         if options.beam == 1:
             return ctc_greedy(*said)
         return [found[0] for found in prefix_beam(*said, size=options.beam)]
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Where each digit is heard: a lattice, and what steps output."""
+        """Where each digit is recognised: a lattice, and the outputs of each step."""
         model = ctc_of(run.model)
         said = log_probs_of(model, read_sound(run.settings, text, data=data))
         (found,) = ctc_greedy(*said)
@@ -298,7 +299,7 @@ class LasDigitRecipe(DigitRecipe):
         )
 
     def loss(self, settings: LasDigitSettings, model: nn.Module, batch: FrameBatch) -> LossOut:
-        """Nats per symbol of the text, spelled symbol by symbol."""
+        """Loss in nats per symbol of the text."""
         spelling = batch.spelling
         wanted = spelling.target_out[spelling.mask]
         found = token_loss(model(batch), wanted, smoothing=settings.smoothing)
@@ -307,7 +308,7 @@ class LasDigitRecipe(DigitRecipe):
     def recognise(
         self, model: nn.Module, source: Frames, options: TranslateOptions
     ) -> list[Hypothesis]:
-        """What is said in each recording: the likeliest symbols, or by beam search."""
+        """The text of each recording: greedy, or by beam search."""
         assert isinstance(model, ListenAttendSpell), f"no speller but {type(model).__name__}"
         source = to_device_of(model, source)
         if options.beam == 1:
@@ -346,7 +347,7 @@ def digit_ids() -> Tensor:
 def _held_out(
     recordings: Recordings, settings: DigitSettings, *, n: int, seed: int
 ) -> JoinedDigits:
-    """Sequences that are always the same, at their own speed."""
+    """Fixed sequences, at their original speed."""
     joining = Joining(
         shortest=settings.shortest,
         longest=settings.longest,
@@ -361,15 +362,15 @@ def _held_out(
 
 
 def _seconds(n: int, *, stride: int) -> tuple[str, ...]:
-    """When each step begins."""
+    """The start time of each step."""
     return tuple(f"{step * stride * HOP:.2f}" for step in range(n))
 
 
-# The sound that a user names: a file, or digits out of held-out recordings.
+# The sound of a user's input: a file, or digits from held-out recordings.
 
 
 def read_sound(settings: DigitSettings, text: str, *, data: Path | None = None) -> Frames:
-    """The sound that a user names: a WAV file, or digits, said by held-out recordings.
+    """The sound of a user's input: a WAV file, or digits from held-out recordings.
 
     Args:
         text: ``hello.wav``, ``31415``, or with a speaker ``theo 31415``.
@@ -381,7 +382,7 @@ def read_sound(settings: DigitSettings, text: str, *, data: Path | None = None) 
         return _said(settings, digits, speaker=named[0] if named else "", data=data)
     if not Path(text).is_file():
         raise UsageError(
-            f"expected a WAV file or digits to be said by test recordings, got {text!r}",
+            f"expected a WAV file or digits of test recordings, got {text!r}",
             hint="for example hello.wav, 31415, or with a speaker 'theo 31415'",
         )
     samples = read_wave(text, rate=RATE).float()[None] / LOUDEST
@@ -389,7 +390,7 @@ def read_sound(settings: DigitSettings, text: str, *, data: Path | None = None) 
 
 
 def _said(settings: DigitSettings, digits: str, *, speaker: str, data: Path | None) -> Frames:
-    """Digits said by the first test recordings of a speaker."""
+    """Digits from the first test recordings of a speaker."""
     test = split_recordings(read_spoken_digits(data), speaker=settings.speaker).test
     present = [test.speakers[each] for each in test.speaker.unique().tolist()]
     speaker = speaker or present[0]
@@ -407,7 +408,7 @@ def _said(settings: DigitSettings, digits: str, *, speaker: str, data: Path | No
 
 
 def _takes(recordings: Recordings, digits: str, speaker: str) -> list[int]:
-    """Recordings by a speaker; a digit that is said again is another recording."""
+    """Recordings by a speaker; a repeated digit is another recording."""
     is_theirs = recordings.speaker == recordings.speakers.index(speaker)
     chosen: list[int] = []
     for number, digit in enumerate(digits):
@@ -425,14 +426,14 @@ RECIPES = (
     CtcDigitRecipe(
         name="ctc-digits",
         settings=CtcDigitSettings(),
-        about="Writes down 3 to 7 spoken digits; held-out recordings of known speakers.",
+        about="Transcribes 3 to 7 spoken digits; held-out recordings of known speakers.",
         at_least=2.0,
         note=UNPUBLISHED,
     ),
     CtcDigitRecipe(
         name="ctc-digits-speaker",
         settings=CtcDigitSettings(speaker="theo", speeds=(0.8, 0.9, 1.0, 1.1, 1.2)),
-        about="Writes down spoken digits of a speaker who was never heard before.",
+        about="Transcribes spoken digits of an unseen speaker.",
         note=FEW_SPEAKERS,
     ),
     LasDigitRecipe(
@@ -445,19 +446,19 @@ RECIPES = (
     LasDigitRecipe(
         name="las-digits-location",
         settings=LasDigitSettings(score="mixed"),
-        about="The same with attention that is told where it looked before.",
+        about="The same with attention that uses its previous weights.",
         source="https://arxiv.org/abs/1506.07503",
     ),
     LasDigitRecipe(
         name="las-digits-monotonic",
         settings=LasDigitSettings(select="monotonic"),
-        about="The same with attention that cannot go back.",
+        about="The same with monotonic attention.",
         source="https://arxiv.org/abs/1704.00784",
     ),
     LasDigitRecipe(
         name="las-digits-speaker",
         settings=LasDigitSettings(speaker="theo", speeds=(0.8, 0.9, 1.0, 1.1, 1.2)),
-        about="Spells spoken digits of a speaker who was never heard before.",
+        about="Spells spoken digits of an unseen speaker.",
         note=FEW_SPEAKERS,
     ),
 )

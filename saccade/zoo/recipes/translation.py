@@ -1,4 +1,4 @@
-"""What all translation recipes share: Multi30k, from raw text to sacreBLEU on its test sentences.
+"""Shared by all translation recipes: Multi30k, from raw text to sacreBLEU on its test sentences.
 
 A translator is a module that
 
@@ -37,19 +37,19 @@ from saccade.zoo.tasks.rare_words import MixedWords, SpelledWords
 from saccade.zoo.tasks.subwords import Subwords
 from saccade.zoo.tasks.tokenizers import Tokenizer, WordTokenizer, tokenizer_from_json
 from saccade.zoo.tasks.vocabulary import EOS, Padded
-from saccade.zoo.training.config import BelowOne, Few, Many, NonNegative, TrainConfig
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, NonNegative, TrainConfig
 
-# Sentences that are searched at once. Sorted by length first, so that few wait for the longest.
+# Sentences in a batch of the search. Sorted by length first, to reduce padding.
 TOGETHER = 128
 # A translation may have twice as many tokens as its source, and a few more: on Multi30k none needs
-# more, and a system that has not learnt to end yet does not take for ever.
+# more, and it bounds the time of a system that has not learnt to end.
 TIMES, MORE = 2, 10
 
 Coding = Literal["bpe", "wordpiece", "words", "mixed", "spelled"]
 Score = Literal["bleu", "perplexity"]
-# How a recurrent translator is trained; a recipe adds for how long. The rate falls to zero, so the
-# steps end a run; the minutes are there for a slow machine.
+# Training settings of recurrent translators; a recipe adds the duration. The learning rate falls to
+# zero, so the steps end a run; the minutes are a limit for slow machines.
 RECURRENT = TrainConfig(
     learning_rate=2e-3,
     clip=1.0,
@@ -62,44 +62,43 @@ RECURRENT = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationSettings:
-    """What can be set about any translator; a recipe's own settings inherit from it."""
+    """The settings of any translator; each recipe inherits from it."""
 
     source: str = "de"
     """Translate from: de, en or fr."""
     target: str = "en"
     """Translate to: de, en or fr."""
     coding: Coding = "bpe"
-    """What a token is: bpe, wordpiece, words; mixed, spelled: words, and letters of rare ones."""
+    """Tokenizer: bpe, wordpiece, words; mixed, spelled: words, and letters of rare words."""
     n_pieces: Many = 8000
-    """How many different tokens there are."""
+    """Vocabulary size."""
     is_joint: bool = True
-    """Both languages share their tokens."""
+    """One vocabulary for both languages."""
     is_lowercase: bool = False
-    """Lower-case the source; what is said keeps its case."""
+    """Lower-case the source; the target keeps its case."""
     is_reversed: bool = False
-    """Read the source back to front."""
+    """Reverse the source."""
     batch_tokens: Many = 4096
     """Tokens in a batch on its larger side, padding included."""
     smoothing: BelowOne = 0.0
-    """Label smoothing: the share of each target that is spread over all tokens."""
+    """Label smoothing: the fraction of each target that is spread over all tokens."""
     score: Score = "bleu"
-    """What the best weights are chosen by: bleu or perplexity on validation sentences."""
+    """Validation metric: bleu or perplexity."""
     valid_sentences: Many = 1014
-    """BLEU of greedy search is taken of so many validation sentences; there are 1014."""
+    """Number of validation sentences for the BLEU of greedy search; there are 1014."""
     beam: Few = 5
-    """Hypotheses that are kept when the test sentences are translated."""
+    """Beam size on the test sentences."""
     length_penalty: NonNegative = 1.0
-    """0 prefers short translations; 1 weighs by the mean log-probability of a token."""
+    """0 prefers short translations; 1 ranks by the mean log-probability of a token."""
     training: TrainConfig = field(default_factory=TrainConfig)
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translation(Recipe):
     """A translator, whose metric is sacreBLEU on test_2016 with beam search.
 
-    A subclass makes the model; one that is trained by more than the likelihood of tokens has a
-    loss of its own, too.
+    A subclass makes the model, and overrides the loss if it is more than the likelihood of tokens.
     """
 
     task: str = "multi30k"
@@ -116,11 +115,11 @@ class Translation(Recipe):
         """
 
     def loss(self, settings: Any, model: nn.Module, batch: PairBatch) -> LossOut:
-        """The likelihood of the right tokens, with the settings' label smoothing."""
+        """The loss of the target tokens, with the settings' label smoothing."""
         return token_loss_out(model, batch, smoothing=settings.smoothing)
 
     def build(self, settings: TranslationSettings, data: Path | None) -> Job:
-        """Read Multi30k, learn the vocabulary, make the model."""
+        """Read Multi30k, train the tokenizer, make the model."""
         splits = read_multi30k(data, source=settings.source, target=settings.target)
         tokenizers = Tokenizers.learn(settings, splits.train)
         pairs, valid = tokenizers.pairs(splits.train), tokenizers.pairs(splits.valid)
@@ -139,12 +138,12 @@ class Translation(Recipe):
         )
 
     def restore(self, settings: TranslationSettings, kept: Mapping[str, Any]) -> nn.Module:
-        """The model for the vocabulary that was kept."""
+        """The model for the stored vocabulary."""
         tokenizers = Tokenizers.from_kept(settings, kept)
         return self.make_model(settings, len(tokenizers.source), len(tokenizers.target))
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """Scores on test_2016, on the text a reader would see; BLEU also by the source's length."""
+        """Metrics on test_2016, on detokenised text; BLEU also by the source's length."""
         settings = run.settings
         test = read_multi30k(data, source=settings.source, target=settings.target).test
         tokenizers = Tokenizers.from_kept(settings, run.kept)
@@ -172,7 +171,7 @@ class Translation(Recipe):
         data: Path | None = None,
     ) -> list[Translated]:
         """Translations of sentences, by one model or the mean of several."""
-        del data  # the sentences are the user's
+        del data  # the sentences come from the user
         tokenizers = Tokenizers.from_kept(run.settings, run.kept)
         return translate_texts(run.models, texts, tokenizers=tokenizers, options=options)
 
@@ -191,13 +190,13 @@ class AttentionTranslation(Translation):
 
         A system with several kinds of attention overrides this.
         """
-        del data  # the sentence is the user's
+        del data  # the sentence comes from the user
         tokenizers = Tokenizers.from_kept(run.settings, run.kept)
         source = tokenizers.sources([text])
         (best,) = search([run.model], source, options=search_options(run.settings))
-        assert best.weights is not None, f"{run.recipe.name} tells no weights"
+        assert best.weights is not None, f"{run.recipe.name} returns no weights"
         memory, weights = tokenizers.source.labels(source.ids[0].tolist()), best.weights.cpu()
-        if tokenizers.is_reversed:  # as a reader has it; the end symbol was last all the time
+        if tokenizers.is_reversed:  # in reading order; the end symbol was always last
             order = [*range(len(memory) - 2, -1, -1), len(memory) - 1]
             memory, weights = [memory[at] for at in order], weights[:, order]
         steps = tokenizers.target.labels([*best.ids, EOS])[: len(weights)]
@@ -215,7 +214,7 @@ class AttentionTranslation(Translation):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizers:
-    """How text becomes tokens, on both sides."""
+    """The tokenizers of source and target."""
 
     source: Tokenizer
     target: Tokenizer
@@ -234,7 +233,7 @@ class Tokenizers:
 
     @classmethod
     def from_kept(cls, settings: TranslationSettings, kept: Mapping[str, Any]) -> Tokenizers:
-        """As a run has kept them."""
+        """Restored from a run."""
         held = kept.get("tokenizers")
         if not held:
             raise RecipeError("the run has kept no vocabulary", hint="train it again")
@@ -253,11 +252,11 @@ class Tokenizers:
         )
 
     def cased(self, text: str) -> str:
-        """A source sentence with the capitals that the system reads."""
+        """A source sentence in the case that the system reads."""
         return _cased(self.is_lowercase, text)
 
     def to_kept(self) -> dict[str, Any]:
-        """What a run is to keep; a shared tokenizer once."""
+        """As a run stores them; a shared tokenizer once."""
         tokenizers = [self.source] if self.source is self.target else [self.source, self.target]
         return {"tokenizers": [tokenizer.to_json() for tokenizer in tokenizers]}
 
@@ -272,7 +271,7 @@ class Tokenizers:
         )
 
     def sources(self, texts: Sequence[str]) -> Padded:
-        """Encode sentences that are to be translated."""
+        """Encode source sentences."""
         cased = [self.cased(text) for text in texts]
         return encode_sources(cased, self.source, is_reversed=self.is_reversed)
 
@@ -300,7 +299,7 @@ def token_loss_out(model: nn.Module, batch: PairBatch, *, smoothing: float) -> L
 
 
 def pairs_perplexity(model: nn.Module, pairs: Pairs, *, tokens: int = 4096) -> float:
-    """Perplexity of a token, of all targets given their sources."""
+    """Perplexity per target token, given the sources."""
     nll, n_tokens = 0.0, 0
     for batch in pairs.in_order(tokens=tokens):
         here: PairBatch = to_device_of(model, batch)
@@ -322,7 +321,7 @@ def translate_texts(
 
 
 def search_options(settings: TranslationSettings) -> TranslateOptions:
-    """How the recipe itself searches."""
+    """The search options of the recipe itself."""
     return TranslateOptions(beam=settings.beam, length_penalty=settings.length_penalty)
 
 

@@ -1,6 +1,6 @@
 """Recipes `*-multi30k`: translators from German to English, with and without attention.
 
-- `bahdanau-multi30k`: the translator that learnt to align.
+- `bahdanau-multi30k`: the first translator with attention.
 - `luong-multi30k`: Luong's attentions; settings choose which.
 - `gnmt-multi30k`: GNMT with wordpieces, a deep residual stack, attention from its lowest layer.
 - `hybrid-multi30k`: words and characters; rare words are read and spelled by letters.
@@ -42,14 +42,15 @@ from saccade.zoo.recipes.translation import (
     search_options,
 )
 from saccade.zoo.tasks.vocabulary import BOS, EOS
-from saccade.zoo.training.config import BelowOne, Few, Many, TrainConfig, Width
 from saccade.zoo.training.job import to_device_of
+from saccade.zoo.training.settings import BelowOne, Few, Many, TrainConfig, Width
 
 # Bahdanau et al. train with Adadelta for five days.
 BAHDANAU_TRAINING = replace(RECURRENT, steps=4600, minutes=42.0, precision="float32")
-# Luong et al. halve plain SGD's rate after every epoch from the fifth on; a straight line does too.
+# Luong et al. halve plain SGD's rate after every epoch from the fifth on; a linear schedule does
+# too.
 LUONG_TRAINING = replace(RECURRENT, steps=5000, minutes=44.0)
-# Sutskever et al. clip at 5; they have plain SGD, with which ten passes would not be enough.
+# Sutskever et al. clip at 5; they use plain SGD, with which ten epochs would not be enough.
 SEQ2SEQ_TRAINING = replace(
     RECURRENT, steps=4000, minutes=40.0, learning_rate=3e-3, precision="float32", average_last=3
 )
@@ -67,24 +68,24 @@ TRANSFORMER_TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class BahdanauSettings(TranslationSettings):
-    """Sizes that fit 29,000 sentence pairs, and what keeps them from being learnt by heart."""
+    """Sizes that fit 29,000 sentence pairs, and regularisation against overfitting."""
 
     n_pieces: Many = 4000
-    """How many different tokens there are."""
+    """Vocabulary size."""
     batch_tokens: Many = 2048
     """Tokens in a batch on its larger side, padding included."""
     smoothing: BelowOne = 0.1
-    """Label smoothing: the share of each target that is spread over all tokens."""
+    """Label smoothing: the fraction of each target that is spread over all tokens."""
     d_embed: Width = 256
-    """Numbers of a word vector."""
+    """Embedding dimension."""
     d_hidden: Width = 256
     """Units of each GRU; the encoder has two."""
     dropout: BelowOne = 0.4
-    """Of embeddings, of annotations and before the output."""
+    """Dropout on embeddings, on annotations and before the output."""
     output: Literal["maxout", "tanh"] = "tanh"
-    """What the deep output is made of: maxout as in the paper, or tanh, of half the size."""
+    """Activation of the deep output: maxout as in the paper, or tanh, of half the size."""
     training: TrainConfig = BAHDANAU_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 class BahdanauRecipe(AttentionTranslation):
@@ -111,25 +112,25 @@ class LuongSettings(TranslationSettings):
     attention: Literal["dot", "general", "concat", "location"] = "general"
     """How a source word is scored: dot, general, concat or location."""
     view: Literal["global", "local-m", "local-p"] = "global"
-    """What is seen: global, or a window: local-m (moves on by itself), local-p (is predicted)."""
+    """Attended positions: global, or a window: local-m (monotonic), local-p (predictive)."""
     reach: Few = 10
-    """How far a window goes to either side, in tokens."""
+    """Half width of a window, in tokens."""
     is_fed: bool = True
-    """Input feeding: the decoder is told what it read a step before."""
+    """Input feeding: the decoder also gets the attentional vector of the previous step."""
     d_hidden: Width = 256
-    """Units of an LSTM layer, and numbers of a word vector."""
+    """Hidden size of an LSTM layer, and embedding dimension."""
     n_layers: Few = 2
     """Layers of the encoder, and of the decoder."""
     dropout: BelowOne = 0.4
-    """Of embeddings, between layers, of what is attended to and before the output."""
+    """Dropout on embeddings, between layers, on attended states and before the output."""
     n_pieces: Many = 4000
-    """How many different tokens there are."""
+    """Vocabulary size."""
     batch_tokens: Many = 2048
     """Tokens in a batch on its larger side, padding included."""
     smoothing: BelowOne = 0.1
-    """Label smoothing: the share of each target that is spread over all tokens."""
+    """Label smoothing: the fraction of each target that is spread over all tokens."""
     training: TrainConfig = LUONG_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 class LuongRecipe(AttentionTranslation):
@@ -152,14 +153,15 @@ class LuongRecipe(AttentionTranslation):
 
 @dataclass(frozen=True, kw_only=True)
 class GnmtSettings(TranslationSettings):
-    """What can be set about GNMT."""
+    """The settings of GNMT."""
 
     d_model: Width = 256
-    """Width of every layer."""
+    """Hidden size of every layer."""
     n_layers: Few = 4
     """Layers of the encoder, and of the decoder; from the third on they are residual."""
     dropout: BelowOne = 0.3
-    """Between layers, never from step to step; 0.2 in the paper, which has far more data."""
+    """Dropout between layers, never from step to step; 0.2 in the paper, which has far more
+    data."""
 
 
 class GnmtRecipe(AttentionTranslation):
@@ -178,16 +180,16 @@ class GnmtRecipe(AttentionTranslation):
 
 @dataclass(frozen=True, kw_only=True)
 class HybridSettings(TranslationSettings):
-    """What can be set about the hybrid translator."""
+    """The settings of the hybrid translator."""
 
     d_model: Width = 256
-    """Width of the word level."""
+    """Hidden size of the word level."""
     d_letter: Width = 128
-    """Width of the character level."""
+    """Hidden size of the character level."""
     n_layers: Few = 2
     """Layers of the word level's encoder, and of its decoder."""
     dropout: BelowOne = 0.3
-    """Between layers, never from step to step; 0.2 in the paper."""
+    """Dropout between layers, never from step to step; 0.2 in the paper."""
 
 
 class HybridRecipe(AttentionTranslation):
@@ -215,27 +217,27 @@ class TransformerSettings(TranslationSettings):
     """
 
     d_model: Width = 128
-    """How wide a position is."""
+    """Model dimension."""
     n_layers: Few = 4
     """Layers of the encoder, and of the decoder."""
     n_heads: Few = 4
     """Heads of each attention."""
     d_hidden: Width = 256
-    """How wide the feed-forward networks are inside."""
+    """Hidden size of the feed-forward networks."""
     dropout: BelowOne = 0.2
-    """Of embeddings and of what is added to a position."""
+    """Dropout on embeddings and on the output of each sub-layer."""
     is_pre_norm: bool = True
-    """Norms before the sub-layers; the paper has them after."""
+    """Pre-norm; the paper has post-norm."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """sinusoidal or learned."""
     ties: Literal["all", "target", "none"] = "all"
-    """Embeddings that are one with the output's weights: all, target or none."""
+    """Embeddings tied to the output weights: all, target or none."""
     batch_tokens: Many = 2048
     """Tokens in a batch on its larger side, padding included."""
     smoothing: BelowOne = 0.1
-    """Label smoothing: the share of each target that is spread over all tokens."""
+    """Label smoothing: the fraction of each target that is spread over all tokens."""
     training: TrainConfig = TRANSFORMER_TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 class TransformerRecipe(AttentionTranslation):
@@ -259,8 +261,8 @@ class TransformerRecipe(AttentionTranslation):
         )
 
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[Trace]:
-        """Where every head looks while the best translation of a text is said."""
-        del data  # the sentence is the user's
+        """The weights of every head over the best translation of a text."""
+        del data  # the sentence comes from the user
         tokenizers = Tokenizers.from_kept(run.settings, run.kept)
         source, model = tokenizers.sources([text]), run.model
         assert isinstance(model, Transformer), f"no Transformer but a {type(model).__name__}"
@@ -278,16 +280,16 @@ class TransformerRecipe(AttentionTranslation):
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSettings(TranslationSettings):
-    """What can be set about sequence to sequence."""
+    """The settings of sequence to sequence."""
 
     d_embed: Width = 256
-    """Width of the word vectors."""
+    """Embedding dimension."""
     d_hidden: Width = 256
     """Units of each LSTM layer."""
     n_layers: Few = 2
     """Layers of the encoder, and of the decoder."""
     dropout: BelowOne = 0.2
-    """Between layers, never from step to step."""
+    """Dropout between layers, never from step to step."""
 
 
 class Seq2SeqRecipe(Translation):
@@ -307,16 +309,16 @@ class Seq2SeqRecipe(Translation):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderSettings(TranslationSettings):
-    """What can be set about the RNN encoder-decoder."""
+    """The settings of the RNN encoder-decoder."""
 
     d_embed: Width = 128
-    """Width of the word vectors."""
+    """Embedding dimension."""
     d_hidden: Width = 384
     """Units of the two GRUs."""
     d_maxout: Width = 192
     """Units of the layer before the softmax."""
     dropout: BelowOne = 0.2
-    """On word vectors and on the layer before the softmax; none in the paper."""
+    """Dropout on embeddings and on the layer before the softmax; none in the paper."""
 
 
 class EncoderDecoderRecipe(Translation):
@@ -338,14 +340,14 @@ class EncoderDecoderRecipe(Translation):
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuousSettings(TranslationSettings):
-    """What can be set about recurrent continuous translation."""
+    """The settings of recurrent continuous translation."""
 
     d_model: Width = 256
-    """Width of the word vectors, which is that of the sentence vector and of the RNN."""
+    """Embedding dimension, also that of the sentence vector and of the RNN."""
     n_kernels: Few = 8
     """Levels of convolution with a kernel of their own, from 2 words up."""
     dropout: BelowOne = 0.2
-    """On word vectors and before the softmax; none in the paper."""
+    """Dropout on embeddings and before the softmax; none in the paper."""
 
 
 class ContinuousRecipe(Translation):
@@ -448,7 +450,7 @@ RECIPES = (
     ),
     Seq2SeqRecipe(
         name="seq2seq-multi30k-forward",
-        about="The same with the source read forwards: what reversing it is worth.",
+        about="The same with the source not reversed: the effect of reversal.",
         system="seq2seq",
         settings=replace(REVERSED, is_reversed=False),
         published=26.17,
@@ -463,7 +465,7 @@ RECIPES = (
         settings=EncoderDecoderSettings(
             n_pieces=4000, batch_tokens=2048, training=replace(RECURRENT, steps=4000, minutes=30.0)
         ),
-        note="The paper lets it score the phrase pairs of another translator, not translate.",
+        note="The paper uses it to score phrase pairs of another translator, not to translate.",
         minutes=30.0,
     ),
     ContinuousRecipe(

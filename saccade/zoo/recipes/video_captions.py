@@ -1,8 +1,8 @@
-"""Recipes `video-digits*`: what moves where, and when, in films of digits.
+"""Recipes `video-digits*`: captions of videos of moving digits.
 
-Yao et al., 2015 (https://arxiv.org/abs/1502.08029), table 1, has four systems: a plain encoder and
-decoder, with attention over frames, with convolutions over space and time, and with both. On
-YouTube2Text both help, and both together most (METEOR 0.2868, 0.2900, 0.2832, 0.2960).
+Yao et al., 2015 (https://arxiv.org/abs/1502.08029), table 1, has four systems: an encoder-decoder
+without attention, with attention over frames, with convolutions over space and time, and with both.
+On YouTube2Text both help, and both together most (METEOR 0.2868, 0.2900, 0.2832, 0.2960).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.recipe import Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.recipes.scene_captions import side_by_side
-from saccade.zoo.tasks.mnist import read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED, VALID_SEED
+from saccade.zoo.tasks.mnist import TEST_SEED, VALID_SEED, read_mnist
 from saccade.zoo.tasks.videos import (
     MOST,
     N_FRAMES,
@@ -38,12 +37,12 @@ from saccade.zoo.tasks.videos import (
     MovingDigits,
 )
 from saccade.zoo.tasks.vocabulary import EOS
-from saccade.zoo.training.config import Batch, Side, TrainConfig, Width
 from saccade.zoo.training.job import Job, LossOut, to_device_of
+from saccade.zoo.training.settings import Batch, Side, TrainConfig, Width
 
-LONGEST = MOST * N_WORDS  # words of a sentence, its end counted
-TOGETHER = 100  # films that are described at once
-N_VALID = 2000  # films; more would take longer than they tell
+LONGEST = MOST * N_WORDS  # words of a sentence, EOS included
+TOGETHER = 100  # videos in a batch, in evaluation
+N_VALID = 2000  # videos in the validation; more would take long for little precision
 TRAINING = TrainConfig(
     epochs=4,
     minutes=58.0,
@@ -56,41 +55,41 @@ TRAINING = TrainConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class VideoDigitsSettings:
-    """What is shown, and who describes it."""
+    """The videos and the model."""
 
     size: Side = 40
-    """Pixels of a frame's side; a digit has 28."""
+    """Side length of a frame in pixels; a digit has 28."""
     looking: Literal["soft", "mean"] = "soft"
-    """By attention over the frames, or at all of them alike."""
+    """Attention over the frames, or their mean."""
     has_motion: bool = True
-    """Convolutions over space and time beside those over each frame."""
+    """Convolutions over space and time in addition to those over each frame."""
     d_frame: Width = 128
-    """Numbers of a frame's vector."""
+    """Dimension of a frame's features."""
     d_embed: Width = 64
-    """Numbers of a word's vector."""
+    """Embedding dimension."""
     d_hidden: Width = 128
     """Units of the LSTM."""
     batch: Batch = 64
-    """Films in a batch."""
+    """Videos in a batch."""
     training: TrainConfig = TRAINING
-    """How it is trained."""
+    """Training settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoCaptionRecipe(Recipe):
-    """Films of digits in words, with or without attention over the frames."""
+    """Captions of videos of digits, with or without attention over the frames."""
 
     system: str = "video_describer"
     task: str = "moving_digits"
     metric: str = "exact"
     note: str = (
-        "Whole sentences of the model's own. The paper's films cannot be had; its table has "
+        "Whole sentences, decoded freely. The paper's videos are not available; its table has "
         "the same four systems."
     )
     gallery: tuple[str, ...] = ("0", "7")
 
     def build(self, settings: VideoDigitsSettings, data: Path | None) -> Job:
-        """New films at every step."""
+        """New videos at every step."""
         train, seed = read_mnist("train", data), settings.training.seed
         valid = _held_out("valid", settings, data)
         some = [valid[number] for number in range(min(len(valid), N_VALID // TOGETHER))]
@@ -127,26 +126,26 @@ class VideoCaptionRecipe(Recipe):
         )
 
     def evaluate(self, run: TrainedRun, data: Path | None) -> dict[str, float]:
-        """The metrics on films of the test digits."""
+        """The metrics on videos of the test digits."""
         films = _held_out("test", run.settings, data)
         return film_metrics(_describer(run.model), films, is_looking=run.settings.looking == "soft")
 
     def trace(
         self, run: TrainedRun, text: str, *, data: Path | None = None
     ) -> list[Trace | ImageTrace]:
-        """Which frames each word was looked for in: over the frames side by side, as a matrix."""
+        """Attention of each word over the frames: over the frames side by side, and as a matrix."""
         films = _held_out("test", run.settings, data)
         n = len(films.digits.labels)
         if not text.strip().isdigit() or int(text) >= n:
             raise UsageError(
-                f"expected the number of a test film, 0 to {n - 1}, got {text!r}",
+                f"expected the number of a test video, 0 to {n - 1}, got {text!r}",
                 hint="for example 7",
             )
         batch, row = divmod(int(text), TOGETHER)
         frames = films[batch].frames[row : row + 1]
         model = _describer(run.model)
         (found,) = greedy(model, to_device_of(model, frames), max_length=LONGEST)
-        assert found.weights is not None, "attention leaves weights"
+        assert found.weights is not None, "attention returns weights"
         weights = found.weights.cpu()
         words = VOCABULARY.words
         steps = tuple(words[each] for each in [*found.ids, EOS][: len(weights)])
@@ -184,7 +183,7 @@ def _held_out(
 
 
 def _loss(model: nn.Module, batch: FilmBatch) -> LossOut:
-    """Minus the likelihood of the words."""
+    """The negative log-likelihood of the words."""
     sentences = batch.sentences
     right = sentences.target_out[sentences.target_mask]
     found = token_loss(_describer(model)(batch.frames, sentences).logits, right)
@@ -194,11 +193,11 @@ def _loss(model: nn.Module, batch: FilmBatch) -> LossOut:
 def film_metrics(
     model: VideoDescriber, batches: Iterable[FilmBatch], *, is_looking: bool
 ) -> dict[str, float]:
-    """Per cent of sentences, words and looks that are right, while the model writes on its own.
+    """Accuracy of sentences, words and attention in per cent, in free-running decoding.
 
     ``exact``: whole sentences; ``names`` and ``ways``: those words. With attention ``on_name`` and
-    ``on_way``: those said with more than half of the weight on frames in which the digit is seen;
-    a word that is wrong, or left out, is no hit.
+    ``on_way``: those with more than half of the weight on frames in which the digit is visible; a
+    wrong or missing word counts as a miss.
     """
     exact, right, on = [], [], []
     for batch in batches:
@@ -221,7 +220,7 @@ def film_metrics(
 
 
 def _is_on(weights: Float[Tensor, "film pos frame"], batch: FilmBatch) -> Bool[Tensor, "film pos"]:
-    """Whether more than half of the weight lay on frames of what the word is about."""
+    """Whether more than half of the weight is on frames of the digit of the word."""
     about = batch.about.clamp_min(0)[:, :, None].expand(-1, -1, 2)
     spans = batch.spans.gather(1, about)  # [film, pos, 2]
     inside = weight_in_spans(weights.flatten(0, 1), spans.flatten(0, 1)).view_as(batch.about)
@@ -244,26 +243,26 @@ RECIPES = (
     VideoCaptionRecipe(
         name="video-digits",
         settings=BOTH,
-        about="Tells what moves where in a film, by attention over frames and 3-D convolutions.",
+        about="Describes moving digits in a video, by attention over frames and 3-D convolutions.",
         minutes=25.0,
     ),
     VideoCaptionRecipe(
         name="video-digits-attention",
         settings=replace(BOTH, has_motion=False),
-        about="The same by attention over frames, each of them seen by itself.",
+        about="The same by attention over frames, each encoded separately.",
         minutes=15.0,
     ),
     VideoCaptionRecipe(
         name="video-digits-motion",
         settings=replace(BOTH, looking="mean"),
-        about="The same by 3-D convolutions, without attention: every frame counts alike.",
+        about="The same by 3-D convolutions, without attention: the mean over frames.",
         minutes=25.0,
         gallery=(),
     ),
     VideoCaptionRecipe(
         name="video-digits-plain",
         settings=replace(BOTH, looking="mean", has_motion=False),
-        about="The control: each frame by itself, and every one counts alike.",
+        about="The control: each frame encoded separately, and the mean over frames.",
         minutes=15.0,
         gallery=(),
     ),

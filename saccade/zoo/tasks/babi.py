@@ -15,8 +15,7 @@ from torch import Tensor
 
 from saccade.errors import TaskError
 from saccade.zoo.tasks.books import read_tar
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.vocabulary import PAD, Ragged, Vocabulary
 
 Sentence = tuple[str, ...]
@@ -28,7 +27,7 @@ VALID_SHARE = 0.1
 
 
 class Question(NamedTuple):
-    """A question, all that was told before it, and its answer."""
+    """A question, the facts before it, and its answer."""
 
     task: int
     facts: tuple[Sentence, ...]
@@ -42,7 +41,7 @@ class Question(NamedTuple):
 
 
 class BabiSplits(NamedTuple):
-    """What to learn from, what to choose by, what to report."""
+    """The training, validation and test parts."""
 
     train: list[Question]
     valid: list[Question]
@@ -55,7 +54,7 @@ def read_babi(
     """The questions of some tasks, in English.
 
     Weston et al., 2015 (https://arxiv.org/abs/1502.05698). The last tenth of each task's training
-    stories is held back to choose by; no story is in two parts.
+    stories is the validation part; no story is in two parts.
     """
     folder = find_data("babi", data)
     path = next(iter(sorted(folder.glob("*tasks*v1-2.tar.gz"))))
@@ -104,7 +103,7 @@ def parse_stories(text: str, *, task: int = 0, where: str = "the text") -> list[
 
 @lru_cache(maxsize=100_000)  # a task has thousands of lines and a few hundred sentences
 def words_of(sentence: str) -> Sentence:
-    """The words, in small letters and without punctuation.
+    """The words, in lower case and without punctuation.
 
     >>> words_of("Where is Mary?")
     ('where', 'is', 'mary')
@@ -145,9 +144,11 @@ def _support(fields: list[str], places: dict[int, int], where: str) -> tuple[int
     numbers = fields[1].split() if len(fields) > 1 else []
     wrong = [each for each in numbers if not each.isdecimal() or int(each) not in places]
     if wrong or not fields[0].strip():
-        what = f"names the fact {wrong[0]}, which is none before it" if wrong else "has no answer"
+        what = (
+            f"names the fact {wrong[0]}, which is no fact before it" if wrong else "has no answer"
+        )
         raise TaskError(f"the question in {where} {what}", hint="is the file whole?")
-    # Some arguments use a fact twice; finding it once is enough.
+    # Some arguments use a fact twice; it is listed once.
     return tuple(dict.fromkeys(places[int(each)] for each in numbers))
 
 
@@ -155,10 +156,10 @@ def _support(fields: list[str], places: dict[int, int], where: str) -> tuple[int
 
 
 class StoryBatch(NamedTuple):
-    """Some questions side by side, each with the facts before it."""
+    """A batch of questions, each with the facts before it."""
 
     facts: Int[Tensor, "batch fact word"]
-    """Words of each fact, the oldest first; filled up with PAD."""
+    """Words of each fact, the oldest first; padded with PAD."""
     fact_mask: Bool[Tensor, "batch fact"]
     question: Int[Tensor, "batch word"]
     answer: Int[Tensor, " batch"]
@@ -189,7 +190,7 @@ class Stories:
         """Encode questions.
 
         Args:
-            most: how many facts are kept, the latest ones; all unless told.
+            most: how many facts are kept, the latest ones; all by default.
         """
         numbers: dict[Sentence, int] = {(): 0}
         facts, asked, support = [], [], []
@@ -212,7 +213,7 @@ class Stories:
         return len(self.questions)
 
     def batch(self, rows: Int[Tensor, " batch"]) -> StoryBatch:
-        """These questions."""
+        """The batch of the given questions."""
         facts, support = self.facts.pad(rows), self.support.pad(rows)
         return StoryBatch(
             facts=_trimmed(self.sentences[facts.ids]),
@@ -227,12 +228,12 @@ class Stories:
     def batches(
         self, size: int, *, seed: int, epoch: int, is_bucketed: bool = False
     ) -> StoryBatches:
-        """All questions once, in an order that depends on ``(seed, epoch)`` alone.
+        """All questions once, in an order that depends only on ``(seed, epoch)``.
 
         Args:
-            is_bucketed: questions after about as many facts go together, for systems that read
-                one fact after the other. Numbers of facts are blurred by up to two, so that the
-                same questions do not meet in every epoch.
+            is_bucketed: batches group questions with about the same number of facts, for systems
+                that read one fact after the other. The numbers are perturbed by up to two, so that
+                batches differ between epochs.
         """
         generator = generator_of(seed, epoch)
         order = torch.randperm(len(self), generator=generator)
@@ -245,14 +246,14 @@ class Stories:
         return StoryBatches(self, parts)
 
     def in_order(self, size: int) -> Iterator[StoryBatch]:
-        """All questions once, those after the fewest facts first: for scoring."""
+        """All questions once, those with the fewest facts first: for evaluation."""
         for part in self.facts.lengths.argsort(stable=True).split(size):
             yield self.batch(part)
 
 
 @dataclass(frozen=True)
 class StoryBatches:
-    """The batches of an epoch, each made when it is its turn."""
+    """The batches of an epoch, each generated on demand."""
 
     stories: Stories
     parts: Sequence[Int[Tensor, " _"]]
@@ -266,15 +267,15 @@ class StoryBatches:
 
 
 def _trimmed(sentences: Int[Tensor, "*rows word"]) -> Int[Tensor, "*rows longest"]:
-    """Without the columns at the end that hold nothing but PAD."""
+    """Without the last columns that hold only PAD."""
     longest = int((sentences != PAD).sum(-1).max()) if sentences.numel() else 0
     return sentences[..., : max(1, longest)]
 
 
 def story_vocabulary(questions: Iterable[Question]) -> Vocabulary:
-    """The words of stories, questions and answers, in the order of the alphabet.
+    """The words of stories, questions and answers, in alphabetical order.
 
-    An answer is a word of its own, also where it is made of several.
+    An answer is one vocabulary entry, also where it consists of several words.
     """
     words: set[str] = set()
     for question in questions:

@@ -1,4 +1,4 @@
-"""1,115,394 characters of Shakespeare's plays, as collected for char-rnn."""
+"""Books as running text: Project Gutenberg and Shakespeare's plays, from plain or packed files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from saccade.errors import TaskError
 from saccade.zoo.tasks.datasets import GUTENBERG, find_data
 from saccade.zoo.tasks.text import TextSplits, split_text, split_words
 
-# Text out of plain, gzip, zip and tar files, refused with one clear line where it is none.
+# Text from plain, gzip, zip and tar files; anything else raises a one-line error.
 
 _BROKEN = (gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
 
 
 def read_text(path: Path, *, encoding: str = "utf-8") -> str:
-    """The text of a file or of its ``.gz`` twin, line ends made plain."""
+    """The text of a file or of its ``.gz`` version, with line feeds as line ends."""
     found = _found(path)
     with _reading(found), (gzip.open if found.suffix == ".gz" else open)(found, "rb") as file:
         return _decoded(file.read(), found, encoding)
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file or of its ``.gz`` twin.
+    """The lines of a file or of its ``.gz`` version.
 
     Lines end at line feeds only. Python's ``splitlines`` also cuts at rarer characters (U+2028,
-    U+0085), which would put the lines of two aligned files out of step.
+    U+0085), which would break the alignment of two files.
     """
     lines = read_text(path).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
@@ -41,7 +41,7 @@ def read_lines(path: Path) -> list[str]:
 def read_zip(path: Path, pattern: str) -> dict[str, str]:
     """The texts in a zip whose names match the pattern, by name and in its order."""
     with _reading(path), zipfile.ZipFile(_found(path)) as archive:
-        # What macOS puts beside each file it packs is no text.
+        # The metadata that macOS adds for each file is no text.
         names = [n for n in archive.namelist() if fnmatch(n, pattern) and "__MACOSX" not in n]
         texts = {name: _decoded(archive.read(name), f"{name} in {path}") for name in sorted(names)}
     return _not_empty(texts, path, pattern)
@@ -80,9 +80,9 @@ def _found(path: Path) -> Path:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    # RuntimeError is what zipfile says of a file that needs a password.
+    # zipfile raises RuntimeError for a file that needs a password.
     except (*_BROKEN, zlib.error, EOFError, RuntimeError) as error:
-        why, *_ = str(error).splitlines() or [""]  # tarfile tells a line for each way it tried
+        why, *_ = str(error).splitlines() or [""]  # tarfile gives a line for each format it tried
         raise TaskError(
             f"{path} is a broken archive: {why.rstrip(':')}", hint="fetch it again"
         ) from error
@@ -116,8 +116,8 @@ def read_gutenberg(
 ) -> TextSplits:
     """One paragraph a line, words and punctuation marks between spaces (`split_words`).
 
-    The last part of each book is for the test, the one before it to choose by. Books that are
-    missing are left out, so a folder with one book will do.
+    The last part of each book is for the test, the one before it for validation. Missing books are
+    left out, so a folder with one book is enough.
     """
     folder = find_data("gutenberg", data)
     parts: list[list[str]] = [[], [], []]
@@ -136,7 +136,7 @@ def _parts(path: Path, *, valid: float, test: float) -> TextSplits:
     if not text:
         raise TaskError(f"{path} holds no text", hint="take another copy of it")
     cut = split_text(text, valid=valid, test=test)
-    # A part begins with a new paragraph: what was cut off goes to the part before.
+    # A part begins with a new paragraph: the rest of a cut one goes to the part before.
     train, valid_part, test_part = cut
     for_valid = valid_part.find("\n") + 1
     train, valid_part = train + valid_part[:for_valid], valid_part[for_valid:]
@@ -150,9 +150,9 @@ def read_tinyshakespeare(
 ) -> TextSplits:
     """The plays cut into parts, the last one for the test.
 
-    Two cuts are usual: 90/10 (nanoGPT's, the default here; its last tenth is the test) and 90/5/5
-    (char-rnn's: ``valid=0.05, test=0.05``). With ``valid=0.05, test=0.1`` the choice is made on
-    text that is neither learnt from nor reported, at the price of a little training text.
+    Two splits are common: 90/10 (nanoGPT's, the default here; its last tenth is the test) and
+    90/5/5 (char-rnn's: ``valid=0.05, test=0.05``). With ``valid=0.05, test=0.1`` validation uses
+    text of its own, at the cost of a little training text.
     """
     text = read_text(find_data("tinyshakespeare", data) / "input.txt")
     return split_text(text, valid=valid, test=test)

@@ -1,8 +1,8 @@
 """Cloze questions: a document, a sentence with a gap, and which of the document's names fills it.
 
 Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 2: names are replaced by labels
-that mean nothing (``@entity3``) and are dealt out anew, so that a question can be answered from its
-document only, and not from what is known of a name.
+without meaning (``@entity3``), permuted at random, so that a question can be answered only from its
+document, not from knowledge about a name.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from torch import Tensor
 
 from saccade.errors import TaskError, UsageError
 from saccade.zoo.tasks.books import read_text
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.text import split_sentences
 from saccade.zoo.tasks.vocabulary import SYMBOLS, Ragged, Vocabulary, cut_by_tokens
 
@@ -41,17 +40,17 @@ class ClozeQuestion(NamedTuple):
     question: tuple[str, ...]
     """One word of it is ``@placeholder``."""
     answer: int | None
-    """The number of the label that fills the gap; None where nobody knows."""
+    """The number of the label that fills the gap; None where it is unknown."""
     candidates: tuple[int, ...]
     """The labels to choose from."""
     names: tuple[str, ...]
-    """What each label stands for; for people to read, never for a model."""
+    """What each label stands for; for display, never an input of a model."""
     source: str = ""
     """The book or the file that it comes from."""
 
 
 class ClozeBatch(NamedTuple):
-    """Questions side by side, padded."""
+    """A padded batch of questions."""
 
     document: Int[Tensor, "batch pos"]
     document_mask: Bool[Tensor, "batch pos"]
@@ -60,7 +59,7 @@ class ClozeBatch(NamedTuple):
     candidates: Bool[Tensor, "batch label"]
     answers: Int[Tensor, " batch"]
     rows: Int[Tensor, " batch"]
-    """Where each stands among all questions."""
+    """The index of each among all questions."""
 
 
 def make_question(
@@ -71,11 +70,11 @@ def make_question(
     answer: str | None,
     candidates: Iterable[str] | None = None,
 ) -> ClozeQuestion:
-    """Put labels in place of names, numbered as they occur.
+    """Replace names by labels, numbered in order of occurrence.
 
     Args:
         names: Which words are names.
-        candidates: Names to choose from; all that the document has unless given.
+        candidates: Names to choose from; all names of the document by default.
 
     >>> words, gap = ["Ann", "met", "Bob", "."], ["Bob", "thanked", "@placeholder", "."]
     >>> asked = make_question(words, gap, names=["Bob", "Ann"], answer="Ann")
@@ -105,7 +104,7 @@ def _labelled(words: Sequence[str], labels: dict[str, int]) -> Iterator[str]:
 def cloze_vocabulary(
     questions: Iterable[ClozeQuestion], *, n_labels: int, max_size: int
 ) -> Vocabulary:
-    """The symbols, the gap, the labels, then the commonest words of documents and questions."""
+    """The symbols, the gap, the labels, then the most frequent words of documents and questions."""
     special = (*SYMBOLS, GAP_WORD, *(f"{LABEL_WORD}{number}" for number in range(n_labels)))
     found = Vocabulary.build(part for each in questions for part in (each.document, each.question))
     words = [word for word in found.words if word not in special and LABEL_WORD not in word]
@@ -148,18 +147,18 @@ class Cloze:
         return len(self.answers)
 
     def batch(self, rows: Int[Tensor, " batch"]) -> ClozeBatch:
-        """These questions, padded, with the labels as they are numbered."""
+        """The given questions, padded, with labels in order of occurrence."""
         document, question = self.document.pad(rows), self.question.pad(rows)
         return ClozeBatch(*document, *question, self.candidates[rows], self.answers[rows], rows)
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> Iterator[ClozeBatch]:
-        """All questions once, labels dealt out anew; it depends on ``(seed, epoch)`` alone.
+        """All questions once, with permuted labels; depends only on ``(seed, epoch)``.
 
         Args:
-            tokens: How many words the documents of a batch have at most, padding included.
+            tokens: Maximum number of document tokens in a batch, padding included.
         """
         generator = generator_of(seed, epoch)
-        # Documents of about one length go together; blurred, so that others meet every time.
+        # Documents of similar length share a batch; lengths are perturbed, so that batches differ.
         lengths = self.document.lengths * (1 + 0.1 * torch.rand(len(self), generator=generator))
         parts = cut_by_tokens(self.document.lengths, lengths.argsort(stable=True), tokens=tokens)
         for part in torch.randperm(len(parts), generator=generator).tolist():
@@ -168,7 +167,7 @@ class Cloze:
             yield deal_labels(self.batch(rows), dealt.argsort(1))
 
     def in_order(self, *, tokens: int) -> Iterator[ClozeBatch]:
-        """All questions once, the shortest first: for judging."""
+        """All questions once, the shortest first: for evaluation."""
         lengths = self.document.lengths
         for rows in cut_by_tokens(lengths, lengths.argsort(stable=True), tokens=tokens):
             yield self.batch(rows)
@@ -192,12 +191,12 @@ def _dealt(ids: Int[Tensor, "batch pos"], dealt: Tensor) -> Int[Tensor, "batch p
     return torch.where(is_label, new, ids)
 
 
-# The question files of CNN and the Daily Mail, as Hermann et al. made and DeepMind publish them.
+# The question files of CNN and the Daily Mail, as published by DeepMind.
 #
 # Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 2: a news article is the
-# document, and one of the points that sum it up, with a name removed, the question. A file has an
+# document, and one of its summary points, with a name removed, is the question. A file has an
 # address, the article, the question, the answer, and what each label stands for, with an empty
-# line between any two of them. Names are labels already; they are numbered anew, as they occur
+# line between any two of them. Names are labels already; they are renumbered in order of occurrence
 # (Chen et al., 2016, https://arxiv.org/abs/1606.02858, section 4.1).
 
 PARTS = ("training", "validation", "test")
@@ -250,14 +249,13 @@ def _refused(path: Path, why: str) -> TaskError:
 #
 # Where we differ:
 #
-# - There a tagger finds the names. Here a word is a name if a book writes it with a capital in the
-# middle of sentences and hardly ever without.
-# - There names stay as they are. Here they are labels, as they would be in the news questions, or
-# one could learn who is who in a book.
-# - Questions whose answer also stands elsewhere in the sentence are left out: it would give it
-# away.
+# - There a tagger finds the names. Here a word is a name if a book capitalises it in the middle of
+# sentences and almost never writes it in lower case.
+# - There names stay as they are. Here they are labels, as in the news questions; otherwise a model
+# could learn the characters of a book.
+# - Questions whose answer also occurs elsewhere in the sentence are left out: it would reveal it.
 
-# Prose with people in it. Verse and plays have no sentences that could be asked for.
+# Prose with people in it. Verse and plays have no sentences that make questions.
 VALID_BOOKS = ("chesterton-thursday",)
 TEST_BOOKS = ("austen-persuasion", "carroll-alice")
 TRAIN_BOOKS = (
@@ -266,21 +264,21 @@ TRAIN_BOOKS = (
 )
 N_SENTENCES = 20
 N_CANDIDATES = 10
-SHORTEST = 5  # words of a question: with fewer there is nothing to answer it by
+SHORTEST = 5  # minimum words of a question: fewer give no information
 
 _WORDS = re.compile(rf"{GAP_WORD}|[^\W\d_]+|\d+|[^\w\s]")
-# Words that stand before a name and say who it may be; they stay in the text.
+# Titles before a name; they stay in the text.
 TITLES = re.compile(
     "Admiral|Aunt|Brother|Captain|Colonel|Count|Countess|Dame|Doctor|Dr|Duke|Earl|Esq|Father|"
     "General|Inspector|King|Lady|Lord|Ma|Madame|Major|Marquis|Master|Messrs|Miss|Mister|Monsieur|"
     "Mr|Mrs|Ms|Mother|Prince|Princess|Professor|Queen|Rev|Sir|Sister|Squire|St|Uncle"
 )
-FEWEST = 3  # times that a name stands in the middle of a sentence
-MOST_SMALL = 0.1  # for each such time, how often the word may stand without its capital
+FEWEST = 3  # how often a name must occur in the middle of a sentence
+MOST_SMALL = 0.1  # how often it may occur in lower case, relative to that
 
 
 class ClozeSplits(NamedTuple):
-    """What to learn from, what to choose by, what to report: no book is in two of them."""
+    """The training, validation and test parts: no book is in two of them."""
 
     train: list[ClozeQuestion]
     valid: list[ClozeQuestion]
@@ -307,7 +305,7 @@ def read_books(
     if not questions:
         raise TaskError(
             f"{folder} has none of the books {', '.join(books)}, or they have no names",
-            hint="all three parts are needed: to learn, to choose and to report",
+            hint="all three parts are needed: training, validation and test",
         )
     return questions
 
@@ -316,7 +314,7 @@ def book_questions(text: str, *, seed: int = 0) -> list[ClozeQuestion]:
     """Every question that a book has: one for each name in a sentence that occurred shortly before.
 
     Args:
-        seed: Of the candidates, if there are more than ten names, or fewer.
+        seed: Seed of the candidates, if there are more than ten names, or fewer.
     """
     sentences = [split_plain(sentence) for sentence in split_sentences(text)]
     names = find_names(sentences)
@@ -384,7 +382,7 @@ def split_plain(sentence: str) -> list[str]:
 
 
 def find_names(sentences: Iterable[Sequence[str]], *, fewest: int = FEWEST) -> frozenset[str]:
-    """The words that a text writes with a capital where nothing but a name asks for one."""
+    """The words that a text capitalises where only a name has a capital."""
     capital, small = Counter(), Counter()
     for sentence in sentences:
         is_open, before = True, ""  # after a stop or a quote any word may have a capital
@@ -406,7 +404,7 @@ def find_names(sentences: Iterable[Sequence[str]], *, fewest: int = FEWEST) -> f
 
 
 def lower_all_but(words: Sequence[str], names: frozenset[str]) -> list[str]:
-    """Small letters everywhere but in names."""
+    """Lower case everywhere except in names."""
     return [word if word in names else word.lower() for word in words]
 
 

@@ -1,43 +1,46 @@
-"""Finds data sets on this machine, and fetches those that can be had, checked by their hash."""
+"""Finds data sets on this machine, and downloads the public ones, checked by their hash."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from saccade.errors import TaskError, UsageError, suggest
 from saccade.store.atomic import cache_dir, data_dir
 
-# The data sets that saccade knows: what they are, whence they come, what they may be used for.
+if TYPE_CHECKING:
+    import torch
+
+# The data sets that saccade knows: their content, source and licence.
 
 
 class DataFile(NamedTuple):
-    """One file, as its makers publish it."""
+    """One file, as published."""
 
     name: str
     url: str = ""
-    """Empty where no place is known."""
+    """Empty where no public address is known."""
     hash: str = ""
     """Algorithm and digest, as `pooch` takes them."""
     n_bytes: int | None = None
 
 
 class DataSet(NamedTuple):
-    """What there is to know about a data set."""
+    """The description of a data set."""
 
     name: str
     about: str
     licence: str
     source: str
-    """The page of its makers."""
+    """The home page."""
     folder: str
-    """Its own folder among data sets."""
+    """The name of its folder."""
     files: tuple[DataFile, ...]
 
     @property
     def can_be_fetched(self) -> bool:
-        """True if every file has a known place."""
+        """True if every file has a public address."""
         return all(file.url for file in self.files)
 
     @property
@@ -152,7 +155,7 @@ GUTENBERG = DataSet(
     licence="public domain in the US",
     source="https://www.nltk.org/nltk_data",
     folder="gutenberg",
-    # NLTK publishes them as one zip; here each book is a file of its own.
+    # NLTK publishes them as one zip; here each book is one file.
     files=tuple(
         DataFile(f"{author}-{book}.txt.gz")
         for author, books in (
@@ -177,7 +180,7 @@ BABI = DataSet(
     licence="CC BY 3.0",
     source="https://research.fb.com/downloads/babi",
     folder="babi",
-    # One archive, which goes under several names.
+    # One archive, which has several names.
     files=tuple(
         DataFile(f"{name}.tar.gz")
         for name in ("babi-tasks-v1-2", "tasks_1-20_v1-2", "babi_tasks_1-20_v1-2")
@@ -201,7 +204,7 @@ FSDD = DataSet(
     licence="CC BY-SA 4.0",
     source="https://github.com/Jakobovski/free-spoken-digit-dataset",
     folder="free-spoken-digit-dataset",
-    # The archive, or one file to know the folder by that git makes.
+    # The archive, or one file that identifies the folder of a git clone.
     files=tuple(
         DataFile(name) for name in ("free-spoken-digit-dataset.tar.gz", "recordings/0_george_0.wav")
     ),
@@ -209,7 +212,7 @@ FSDD = DataSet(
 
 UNIPEN_WORDS = DataSet(
     name="unipen-words",
-    about="24,000 handwritten lower-case words as pen strokes, with who wrote them",
+    about="24,000 handwritten lower-case words as pen strokes, with their writers",
     licence="CC BY 4.0",
     source="https://www.unipen.org",
     folder="unipen-words",
@@ -228,7 +231,7 @@ DATA_SETS = {
 """By name, in the order in which they are listed."""
 
 
-# Seconds to connect, and between two pieces of an answer: without a network this is told at once.
+# Seconds to connect, and between two pieces of an answer: a missing network is reported at once.
 _TIMEOUT = (5.0, 30.0)
 
 Progress = Callable[[str, int, int], None]
@@ -278,12 +281,12 @@ def find_data(name: str, data: str | Path | None = None) -> Path:
 def fetch_data(name: str, *, progress: Progress | None = None) -> Path:
     """Fetch a data set into the cache, check it, and return its folder.
 
-    Files that are there already, and whole, are not fetched again.
+    Complete files in the cache are not fetched again.
     """
     data_set = known_data_set(name)
     if not data_set.can_be_fetched:
         raise TaskError(
-            f"{name} cannot be fetched: no place is known that gives it to everybody",
+            f"{name} cannot be fetched: it has no public address",
             hint=f"see {data_set.source}, and name the folder that holds it with --data",
         )
     folder = fetched_dir() / data_set.folder
@@ -297,7 +300,7 @@ def fetch_data(name: str, *, progress: Progress | None = None) -> Path:
 
 
 def fetched_dir() -> Path:
-    """The folder that holds what was fetched."""
+    """The folder of fetched data sets."""
     return cache_dir() / "data"
 
 
@@ -314,19 +317,19 @@ def _look(data_set: DataSet, data: str | Path | None) -> Path | None:
 
 
 def _holds(folder: Path, data_set: DataSet) -> bool:
-    """One file is enough: nobody needs all languages. A missing one is named when it is read."""
+    """One file is enough: nobody needs all languages. Reading a missing one raises an error."""
     names = [file.name for file in data_set.files]
-    # Both forms are read, whichever is published.
+    # Both the plain and the packed file are read.
     twins = [n.removesuffix(".gz") if n.endswith(".gz") else f"{n}.gz" for n in names]
     return any((folder / each).is_file() for each in (*names, *twins))
 
 
 def _fetch(file: DataFile, folder: Path) -> None:
-    # Takes a third of a second to import, for something that is done once.
+    # Importing it takes a third of a second, and few commands need it.
     import pooch
     import requests
 
-    pooch.get_logger().setLevel("WARNING")  # it tells of every file; that is the caller's affair
+    pooch.get_logger().setLevel("WARNING")  # it logs every file; the caller reports progress
     host = file.url.split("/")[2]
     try:
         pooch.retrieve(
@@ -348,14 +351,38 @@ def _fetch(file: DataFile, folder: Path) -> None:
             f"could not fetch {file.name}: {host} cannot be reached ({type(error).__name__})",
             hint="check the network, or name a folder that holds the file with --data",
         ) from error
-    except ValueError as error:  # what pooch says of a wrong hash; the file is removed
+    except ValueError as error:  # pooch's error for a wrong hash; the file is removed
         raise TaskError(
             f"could not fetch {file.name}: what {host} gave is not the file that was expected "
             f"({file.hash[:23]}...)",
-            hint="try again; if it stays so, its makers have changed it",
+            hint="try again; if it fails again, the published file has changed",
         ) from error
     except OSError as error:
         raise TaskError(
             f"could not write {folder / file.name}: {error.strerror or error}",
-            hint="free some space, or choose another place with SACCADE_CACHE",
+            hint="free some space, or choose another folder with SACCADE_CACHE",
         ) from error
+
+
+# Random draws of a task depend only on a seed and a step.
+
+# torch's generator on the CPU takes the lower 32 bits of a seed and drops the others, so both must
+# fit into them. Multiples of 2^32 over the golden ratio lie far apart, which keeps the steps of one
+# seed clear of those of another.
+_SPREAD = 2_654_435_769
+
+
+def generator_of(seed: int, step: int) -> torch.Generator:
+    """The random generator of one step of one seed.
+
+    It does not depend on earlier draws, so a training that is resumed, or split among processes,
+    sees the same data.
+
+    >>> import torch
+    >>> draws = [torch.rand((), generator=generator_of(3, 5)).item() for _ in range(2)]
+    >>> draws[0] == draws[1]
+    True
+    """
+    import torch  # listing data sets does not need it
+
+    return torch.Generator().manual_seed((seed * _SPREAD + step) % 2**32)

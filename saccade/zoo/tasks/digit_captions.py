@@ -1,10 +1,9 @@
-"""Scenes of one to three MNIST digits, and sentences that say which digit is where.
+"""Scenes of one to three MNIST digits, and captions that name each digit and its position.
 
 ``seven at the top , two at the bottom and four at the centre``: from left to right, with the height
-of each. The digits are real, their places random; the sentence follows from both, and it is known
-which word is about which digit. So attention itself can be judged: does the weight lie on the digit
-that the word names? No word tells what the next one will be about, so nothing is gained by looking
-before it is time.
+of each. The digits are real, their positions random; the caption follows from both, and it is known
+which word describes which digit. So attention itself can be evaluated: does the weight lie on the
+digit that the word names? No word predicts which digit comes next, so looking ahead does not help.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.mnist import Digits, as_images
-from saccade.zoo.tasks.scenes import SIDE, pixels_of, windows_of
+from saccade.zoo.tasks.datasets import generator_of
+from saccade.zoo.tasks.mnist import SIDE, Digits, as_images, pixels_of, windows_of
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, SYMBOLS, Ragged, Vocabulary
 
-# Images and sentences about them: what a captioner is trained on.
+# Images with captions: the training data of a captioner.
 
 
 class Sentences(NamedTuple):
-    """Sentences side by side. A decoder reads ``target_in`` and is to say ``target_out``."""
+    """A batch of sentences. A decoder reads ``target_in`` and predicts ``target_out``."""
 
     target_in: Int[Tensor, "batch pos"]
     """Begins with BOS."""
@@ -37,7 +35,7 @@ class Sentences(NamedTuple):
 
     @classmethod
     def of(cls, target_out: Int[Tensor, "batch pos"]) -> Sentences:
-        """From what is to be said, padded with PAD.
+        """From the target tokens, padded with PAD.
 
         >>> Sentences.of(torch.tensor([[7, 2, 0], [7, 8, 2]])).target_in
         tensor([[1, 7, 0], [1, 7, 8]])
@@ -53,7 +51,7 @@ class Sentences(NamedTuple):
         return cls.of(rows.pad(torch.arange(len(rows))).ids)
 
     def select(self, rows: Int[Tensor, " row"]) -> Sentences:
-        """These sentences, no wider than the longest of them."""
+        """The given sentences, padded to the longest of them."""
         mask = self.target_mask[rows]
         width = int(mask.sum(1).max())
         return Sentences(
@@ -62,33 +60,33 @@ class Sentences(NamedTuple):
 
 
 class CaptionBatch(NamedTuple):
-    """Images, or maps of features that were made of them, and a sentence about each."""
+    """Images, or their feature maps, and a caption of each."""
 
     images: Float[Tensor, "batch channel height width"]
     sentences: Sentences
 
 
-# The batches of an epoch of things that are made of a few digits each: scenes, films.
+# The batches of an epoch of scenes or videos that are composed of a few digits each.
 
 Made = TypeVar("Made")
 
 
 class DigitEpoch(Sequence[Made], ABC, Generic[Made]):
-    """Every digit is the first one of something once; others are drawn to it.
+    """Every digit is the first one of a scene or video once; the others are drawn at random.
 
-    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+    A batch depends only on seed, epoch and its number, and is generated on demand.
 
     Args:
-        size: Pixels of the side of a scene or frame.
+        size: Side length of a scene or frame in pixels.
         in_order: The digits as they are stored, for validation and test.
     """
 
     n_together: ClassVar[int]
-    """Digits that a scene or film may have."""
+    """Maximum number of digits in a scene or video."""
     smallest: ClassVar[int]
-    """Pixels of the side at least."""
+    """Smallest side length in pixels."""
     why_so_large: ClassVar[str]
-    """What the room is for."""
+    """Why the side must be that long, for an error message."""
 
     def __init__(
         self,
@@ -109,10 +107,10 @@ class DigitEpoch(Sequence[Made], ABC, Generic[Made]):
         n = len(digits.labels)
         shuffled = torch.randperm(n, generator=generator_of(seed, epoch))
         self.parts = (torch.arange(n) if in_order else shuffled).split(batch)
-        self.first = 2**20 + epoch * len(self.parts)  # after the numbers of all epochs
+        self.first = 2**20 + epoch * len(self.parts)  # epochs use the steps below
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
         return len(self.parts)
 
     def __getitem__(self, number: int) -> Made:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
@@ -127,10 +125,10 @@ class DigitEpoch(Sequence[Made], ABC, Generic[Made]):
 
     @abstractmethod
     def make(self, chosen: Int[Tensor, "batch digit"], generator: torch.Generator) -> Made:
-        """A batch of these digits."""
+        """A batch of the given digits."""
 
 
-# Sentences that tell of digits one after the other, so many words of each, in the same order.
+# Sentences that describe one digit after the other, with the same number of words each.
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -140,7 +138,7 @@ class DigitSentences(NamedTuple):
 
     words: Int[Tensor, "batch pos"]
     about: Int[Tensor, "batch pos"]
-    """The digit that a word tells something of; -1 for all other words."""
+    """The digit that a word describes; -1 for all other words."""
 
     @classmethod
     def of(
@@ -150,10 +148,10 @@ class DigitSentences(NamedTuple):
         n_told: Int[Tensor, "batch 1"],
         telling: tuple[int, ...],
     ) -> DigitSentences:
-        """The sentences of the first digits; of the others nothing is said.
+        """The sentences of the first digits; the others are not described.
 
         Args:
-            telling: Which words of a digit tell something of it.
+            telling: Which words of a digit describe it.
 
         >>> words = torch.tensor([[[11, 4, 5], [12, 4, 2]], [[13, 4, 2], [14, 4, 2]]])
         >>> made = DigitSentences.of(words, n_told=torch.tensor([[2], [1]]), telling=(0,))
@@ -170,7 +168,7 @@ class DigitSentences(NamedTuple):
 
 
 MOST = 3
-"""Digits in a scene at most."""
+"""Maximum number of digits in a scene."""
 HEIGHTS = ("top", "centre", "bottom")
 LINKS = ("at", "the", ",", "and")
 VOCABULARY = Vocabulary((*SYMBOLS, *NAMES, *HEIGHTS, *LINKS))
@@ -178,22 +176,22 @@ VOCABULARY = Vocabulary((*SYMBOLS, *NAMES, *HEIGHTS, *LINKS))
 N_WORDS = 5
 """About one digit, with what links it to the next or ends the sentence."""
 NAME, HEIGHT = 0, 3  # which of them is the name, and which the height
-# Pixels between the left edges of two digits at least: it must be clear which comes first.
+# Minimum distance of the left edges of two digits in pixels: their order must be clear.
 APART = 8
-# Layouts drawn at once; the first in which no digits overlap is taken. One of twelve of three
-# digits will do on 88 pixels, so that none does is less likely than one in a thousand million.
+# Layouts drawn at once; the first in which no digits overlap is taken. With three digits on 88
+# pixels one of twelve is valid, so the probability that none is valid is below 1e-9.
 LAYOUTS = 256
-SMALLEST = 84  # pixels of the side: three digits in a row
+SMALLEST = 84  # side length in pixels: three digits in a row
 
 
 class SceneBatch(NamedTuple):
-    """Scenes, a sentence about each, and what each word of it is about."""
+    """Scenes, a caption of each, and the digit that each word describes."""
 
     images: Float[Tensor, "batch 1 height width"]
-    """0 is paper, 1 is ink."""
+    """0 is background, 1 is ink."""
     sentences: Sentences
     about: Int[Tensor, "batch pos"]
-    """The digit that a word names, or whose height it tells; -1 for all other words."""
+    """The digit whose name or height a word gives; -1 for all other words."""
     windows: Float[Tensor, "batch digit 4"]
     """``x, y, half_width, half_height`` of each digit's square, left to right."""
 
@@ -203,17 +201,17 @@ class CaptionScenes(DigitEpoch[SceneBatch]):
 
     n_together = MOST
     smallest = SMALLEST
-    why_so_large = f"{MOST} digits stand in a row at most; 88 leaves them some room"
+    why_so_large = f"{MOST} digits in a row must fit; 88 leaves some room"
 
     def make(self, chosen: Int[Tensor, "batch digit"], generator: torch.Generator) -> SceneBatch:
-        """A batch of these digits."""
+        """A batch of the given digits."""
         return make_caption_scenes(self.digits, chosen, size=self.size, generator=generator)
 
 
 def make_caption_scenes(
     digits: Digits, chosen: Int[Tensor, "batch digit"], *, size: int, generator: torch.Generator
 ) -> SceneBatch:
-    """A batch of scenes in one go.
+    """A batch of scenes in one operation.
 
     Args:
         chosen: The digits of each scene; the first one, two or three of them are shown.
@@ -248,7 +246,7 @@ def _layout(
 ) -> _Layout:
     """Row and column of each digit's upper left corner.
 
-    A height is a quarter of the rows where a corner can be, with gaps between: none is in doubt.
+    A height is a quarter of the possible rows of a corner, with gaps between: none is ambiguous.
     """
     shape = (len(is_shown), LAYOUTS, MOST)
     room, quarter = size - SIDE, (size - SIDE) // 4
@@ -273,7 +271,7 @@ def _say(
 ) -> DigitSentences:
     """The sentences: five words a digit, of which the last links it to the next or is the end."""
     at, the, comma, and_ = VOCABULARY.encode(LINKS)
-    left = n_shown - torch.arange(MOST)  # digits still to be told, this one counted
+    left = n_shown - torch.arange(MOST)  # digits still to be described, this one included
     link = torch.where(left > 2, comma, torch.where(left == 2, and_, EOS))
     words = torch.stack(
         [

@@ -1,4 +1,4 @@
-"""The copying problem: ten symbols, a long silence, then say them again."""
+"""The adding problem and the copying problem: long-range dependencies in synthetic sequences."""
 
 import itertools
 import math
@@ -10,16 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
 # The adding problem: two numbers of a long sequence are marked; what is their sum?
 
 BASELINE = 1 / 6
-"""The error of always saying 1: the variance of the sum of two uniform numbers."""
+"""The error of always predicting 1: the variance of the sum of two uniform numbers."""
 
 
 class AddingBatch(NamedTuple):
-    """Sequences of pairs, and what is asked."""
+    """Sequences of pairs, and the targets."""
 
     inputs: Float[Tensor, "batch pos 2"]
     """A number between 0 and 1; and 1 if it is marked, else 0."""
@@ -27,7 +27,7 @@ class AddingBatch(NamedTuple):
 
 
 def adding_batch(step: int, *, length: int, batch: int, seed: int) -> AddingBatch:
-    """The batch of one step, the same whenever it is asked for.
+    """The batch of one step, the same on every call.
 
     Hochreiter and Schmidhuber, 1997, section 5.4, in the form of Le et al., 2015
     (https://arxiv.org/abs/1504.00941), section 4.1, and Arjovsky et al., 2016
@@ -41,7 +41,7 @@ def adding_batch(step: int, *, length: int, batch: int, seed: int) -> AddingBatc
     if length < 2:
         raise UsageError(
             f"the adding problem needs 2 steps or more, got length {length}",
-            hint="150 is a length at which the plain network fails",
+            hint="150 is a length at which the simple RNN fails",
         )
     generator = generator_of(seed, step)
     numbers = torch.rand(batch, length, generator=generator)
@@ -56,7 +56,7 @@ def adding_batch(step: int, *, length: int, batch: int, seed: int) -> AddingBatc
 def adding_batches(
     *, length: int, batch: int, seed: int, first_step: int = 0
 ) -> Iterator[AddingBatch]:
-    """Batches without end, from ``first_step`` on."""
+    """Infinite batches, from ``first_step`` on."""
     for step in itertools.count(first_step):
         yield adding_batch(step, length=length, batch=batch, seed=seed)
 
@@ -69,18 +69,18 @@ N_COPIED = 10
 
 
 class CopyingBatch(NamedTuple):
-    """What is heard and what should be said, step by step."""
+    """Inputs and targets, step by step."""
 
     inputs: Int[Tensor, "batch pos"]
     targets: Int[Tensor, "batch pos"]
 
 
 def copying_batch(step: int, *, length: int, batch: int, seed: int) -> CopyingBatch:
-    """The batch of one step, the same whenever it is asked for.
+    """The batch of one step, the same on every call.
 
     Arjovsky et al., 2016 (https://arxiv.org/abs/1511.06464), section 4.1, after Hochreiter and
-    Schmidhuber, 1997: 10 symbols of 8 kinds, ``length - 1`` blanks, the signal to speak, 10 blanks;
-    wanted are ``length + 10`` blanks and then the 10 symbols: ``length + 20`` steps in all.
+    Schmidhuber, 1997: 10 symbols of 8 kinds, ``length - 1`` blanks, the recall signal, 10 blanks;
+    the target is ``length + 10`` blanks and then the 10 symbols: ``length + 20`` steps in all.
 
     >>> made = copying_batch(0, length=3, batch=2, seed=0)
     >>> made.inputs[0]
@@ -90,8 +90,8 @@ def copying_batch(step: int, *, length: int, batch: int, seed: int) -> CopyingBa
     """
     if length < 1:
         raise UsageError(
-            f"the copying problem needs a silence of 1 step or more, got length {length}",
-            hint="100 is a length at which the plain network fails",
+            f"the copying problem needs a delay of 1 step or more, got length {length}",
+            hint="100 is a length at which the simple RNN fails",
         )
     symbols = torch.randint(0, N_KINDS, (batch, N_COPIED), generator=generator_of(seed, step))
     inputs = torch.full((batch, length + 2 * N_COPIED), BLANK)
@@ -105,13 +105,13 @@ def copying_batch(step: int, *, length: int, batch: int, seed: int) -> CopyingBa
 def copying_batches(
     *, length: int, batch: int, seed: int, first_step: int = 0
 ) -> Iterator[CopyingBatch]:
-    """Batches without end, from ``first_step`` on."""
+    """Infinite batches, from ``first_step`` on."""
     for step in itertools.count(first_step):
         yield copying_batch(step, length=length, batch=batch, seed=seed)
 
 
 def copying_baseline(length: int) -> float:
-    """Nats a step of a model without memory: blanks, then a guess among the 8 kinds.
+    """Loss of a model without memory in nats a step: blanks, then a guess among the 8 kinds.
 
     >>> round(copying_baseline(100), 4)
     0.1733

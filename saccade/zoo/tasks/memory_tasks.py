@@ -1,4 +1,4 @@
-"""Pairs of a key and a value, to be sorted by their keys."""
+"""Synthetic memory tasks: copy, repeat copy, associative recall, priority sort, sort by key."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch import Tensor
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
-# Random bits to be kept and said again: the tasks of the Neural Turing Machine.
+# Random bits to be stored and reproduced: the tasks of the Neural Turing Machine.
 #
 # Graves et al., 2014 (https://arxiv.org/abs/1410.5401), section 4. All sequences of a batch have
-# one length, drawn anew for each batch. Bits come first in an input; the channels after them say
-# what is to be done.
+# one length, drawn for each batch. Bits come first in an input; the channels after them specify the
+# operation.
 
 
 class BitBatch(NamedTuple):
-    """What is shown, what should be said, and when."""
+    """Inputs, targets, and the steps that count."""
 
     inputs: Float[Tensor, "batch pos d_input"]
     targets: Float[Tensor, "batch pos d_bits"]
-    """Zero where nothing is asked."""
+    """Zero where no output is expected."""
     is_asked: Bool[Tensor, "batch pos"]
 
 
 def copy_batch(
     step: int, *, lengths: tuple[int, int], batch: int, seed: int, d_bits: int = 8
 ) -> BitBatch:
-    """Section 4.1: vectors of bits, a mark, and then the same vectors are wanted.
+    """Section 4.1: vectors of bits, a delimiter, and then the same vectors as targets.
 
     Args:
         lengths: The shortest and the longest sequence; (1, 20) in the paper.
@@ -48,7 +48,7 @@ def copy_batch(
 
 
 def as_copy(vectors: Float[Tensor, "batch length d_bits"]) -> BitBatch:
-    """These vectors, to be copied."""
+    """The copy task of the given vectors."""
     batch, _, d_bits = vectors.shape
     shown = functional.pad(vectors, (0, 1))  # [batch, length, d_bits + 1]
     mark = functional.one_hot(torch.tensor(d_bits), d_bits + 1).to(vectors)
@@ -64,11 +64,11 @@ def repeat_copy_batch(
     seed: int,
     d_bits: int = 8,
 ) -> BitBatch:
-    """Section 4.2: the same, to be said several times over, and then an end mark.
+    """Section 4.2: the same, repeated several times, and then an end mark.
 
-    How often comes on a channel of its own beside the first mark. The paper scales it to mean 0 and
-    variance 1; a tenth of it serves as well, and does not depend on what is drawn. The last bit of
-    a target is the end mark.
+    The number of repeats comes on a channel of its own, with the delimiter. The paper scales it to
+    mean 0 and variance 1; a tenth of it works as well, and does not depend on the range. The last
+    bit of a target is the end mark.
 
     >>> made = repeat_copy_batch(0, lengths=(2, 2), repeats=(3, 3), batch=2, seed=0, d_bits=4)
     >>> made.inputs.shape, int(made.is_asked[0].sum()), made.targets[0, -1].tolist()
@@ -80,7 +80,7 @@ def repeat_copy_batch(
 
 
 def as_repeat_copy(vectors: Float[Tensor, "batch length d_bits"], times: int) -> BitBatch:
-    """These vectors, to be said so many times."""
+    """The repeat copy task of the given vectors."""
     batch, _, d_bits = vectors.shape
     mark = torch.zeros(batch, 1, d_bits + 2)
     mark[:, :, d_bits], mark[:, :, d_bits + 1] = 1.0, times / 10
@@ -99,10 +99,10 @@ def recall_batch(
     d_bits: int = 6,
     per_item: int = 3,
 ) -> BitBatch:
-    """Section 4.3, associative recall: items in a row, one of them again, and the next is wanted.
+    """Section 4.3, associative recall: a list of items, then a query; the next item is the target.
 
-    An item is ``per_item`` vectors of bits between marks: one channel marks the begin of an item,
-    another the begin and the end of the one that is asked for. It is never the last.
+    An item is ``per_item`` vectors of bits between marks: one channel marks the start of an item,
+    another the start and the end of the query. The query is never the last item.
 
     >>> made = recall_batch(0, items=(3, 3), batch=2, seed=0)
     >>> made.inputs.shape, int(made.is_asked[0].sum())
@@ -110,7 +110,7 @@ def recall_batch(
     """
     if items[0] < 2:
         raise UsageError(
-            f"recall needs two items or more, got {items[0]}", hint="the last is never asked for"
+            f"recall needs two items or more, got {items[0]}", hint="the last is never the query"
         )
     generator = generator_of(seed, step)
     n_items = _draw(items, generator)
@@ -121,7 +121,7 @@ def recall_batch(
 def as_recall(
     items: Float[Tensor, "batch item per_item d_bits"], asked: Int[Tensor, " batch"]
 ) -> BitBatch:
-    """These items, and for each sequence the number of the one that is shown again."""
+    """The recall task of the given items, with the index of each sequence's query."""
     batch, d_bits = len(items), items.shape[-1]
     rows = torch.arange(batch)
     item_mark, query_mark = functional.one_hot(torch.tensor([d_bits, d_bits + 1])).to(items)
@@ -135,10 +135,10 @@ def as_recall(
 def priority_sort_batch(
     step: int, *, n_shown: int, n_wanted: int, batch: int, seed: int, d_bits: int = 8
 ) -> BitBatch:
-    """Section 4.5: vectors with a priority each; wanted are those of the highest, in that order.
+    """Section 4.5: vectors with a priority each; the target is those of the highest, in that order.
 
-    Priorities are even in [-1, 1], on a channel of their own; then a mark. The paper shows 20 and
-    wants 16.
+    Priorities are uniform in [-1, 1], on a channel of their own; then a delimiter. The paper has 20
+    inputs and 16 targets.
 
     >>> made = priority_sort_batch(0, n_shown=5, n_wanted=3, batch=2, seed=0, d_bits=4)
     >>> best = made.inputs[0, :5, 4].argmax()
@@ -147,7 +147,7 @@ def priority_sort_batch(
     """
     if not 1 <= n_wanted <= n_shown:
         raise UsageError(
-            f"of {n_shown} vectors {n_wanted} cannot be wanted",
+            f"of {n_shown} vectors {n_wanted} cannot be targets",
             hint="n_wanted is at least 1 and at most n_shown",
         )
     generator = generator_of(seed, step)
@@ -159,7 +159,7 @@ def priority_sort_batch(
 def as_priority_sort(
     vectors: Float[Tensor, "batch shown d_bits"], priority: Float[Tensor, "batch shown"], n: int
 ) -> BitBatch:
-    """These vectors with these priorities, the ``n`` highest wanted."""
+    """The task of the given vectors and priorities; the ``n`` highest are the target."""
     batch, _, d_bits = vectors.shape
     shown = functional.pad(torch.cat([vectors, priority[:, :, None]], dim=2), (0, 1))
     mark = functional.one_hot(torch.tensor(d_bits + 1), d_bits + 2).to(vectors)
@@ -171,7 +171,7 @@ def as_priority_sort(
 def _asked(
     shown: Float[Tensor, "batch shown d_input"], wanted: Float[Tensor, "batch asked d_bits"]
 ) -> BitBatch:
-    """First all is shown, then silence, in which something is wanted at every step."""
+    """First all inputs, then zeros, with a target at every step."""
     n_shown, n_asked = shown.shape[1], wanted.shape[1]
     asked = torch.arange(n_shown + n_asked) >= n_shown
     return BitBatch(
@@ -189,16 +189,17 @@ def _draw(bounds: tuple[int, int], generator: torch.Generator) -> int:
     low, high = bounds
     if not 1 <= low <= high:
         raise UsageError(
-            f"cannot draw a number from {low} to {high}", hint="give a least and a largest, from 1"
+            f"cannot draw a number from {low} to {high}",
+            hint="give a minimum and a maximum, from 1",
         )
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
 class SortBatch(NamedTuple):
-    """Items in any order, and in the right one."""
+    """Items in random order, and sorted."""
 
     items: Float[Tensor, "batch item d_item"]
-    """The bits of key and value, highest bit first, and a 1 that says that there is an item."""
+    """The bits of key and value, highest bit first, and a 1 that marks an item."""
     targets: Float[Tensor, "batch item d_pair"]
     """The bits of key and value."""
 
@@ -218,7 +219,7 @@ def sort_batch(
     low, high = lengths
     if not 1 <= low <= high:
         raise UsageError(
-            f"cannot sort from {low} to {high} items", hint="give a least and a largest, from 1"
+            f"cannot sort from {low} to {high} items", hint="give a minimum and a maximum, from 1"
         )
     generator = generator_of(seed, step)
     length = int(torch.randint(low, high + 1, (), generator=generator))
@@ -229,7 +230,7 @@ def sort_batch(
 def as_sorting(
     keys: Int[Tensor, "batch item"], values: Int[Tensor, "batch item"], *, d_bits: int = 5
 ) -> SortBatch:
-    """These pairs, to be sorted."""
+    """The sorting task of the given pairs."""
     pairs = torch.cat([bits_of(keys, d_bits), bits_of(values, d_bits)], dim=2)
     order = keys.sort(dim=1, stable=True).indices
     targets = pairs.gather(1, order[:, :, None].expand_as(pairs))

@@ -21,7 +21,7 @@ class SentencePairs(NamedTuple):
 
 
 class PairSplits(NamedTuple):
-    """What to learn from, what to choose by, what to report."""
+    """The training, validation and test parts."""
 
     train: SentencePairs
     valid: SentencePairs
@@ -29,17 +29,16 @@ class PairSplits(NamedTuple):
 
 
 def read_parallel(source: str | Path, target: str | Path) -> SentencePairs:
-    """Two files (plain or ``.gz``) whose lines belong together.
+    """Two files (plain or ``.gz``), aligned by line.
 
-    Refused are files of unequal length and empty lines: both mean that the alignment is lost, and
-    nothing learnt from it would be right.
+    Files of unequal length and empty lines are refused: both mean that the alignment is lost.
     """
     source, target = Path(source), Path(target)
     pairs = SentencePairs(read_lines(source), read_lines(target))
     if len(pairs.source) != len(pairs.target):
         raise TaskError(
             f"{source} has {len(pairs.source)} lines and {target} has {len(pairs.target)}: "
-            "line by line they must belong together",
+            "they must be aligned by line",
             hint="check that both files are whole and of the same part",
         )
     if not pairs.source:
@@ -61,10 +60,10 @@ PARTS = ("train", "val", "test_2016_flickr")
 def read_multi30k(
     data: str | Path | None = None, *, source: str = "de", target: str = "en"
 ) -> PairSplits:
-    """Task 1, raw text: 29,000 pairs to learn from, 1,014 to choose by, 1,000 of test_2016_flickr.
+    """Task 1, raw text: 29,000 training pairs, 1,014 for validation, 1,000 of test_2016_flickr.
 
-    Elliott et al., 2016 (https://arxiv.org/abs/1605.00459). The text is as its makers publish it,
-    neither tokenised nor lower-cased, so that BLEU is taken on what a reader would see.
+    Elliott et al., 2016 (https://arxiv.org/abs/1605.00459). The text is as published, neither
+    tokenised nor lower-cased, so that BLEU is computed on the text that a reader sees.
 
     Args:
         data: the folder with data sets; without it, where `find_data` looks.
@@ -85,17 +84,17 @@ def read_multi30k(
 
 # English sentences with their French translations, short ones first (Tatoeba, by manythings).
 
-# The data has no official parts. Of each hundred English sentences one is for the test and one to
-# choose by, which leaves about 1,700 of each and does not starve the training.
+# The data has no official parts. Of each hundred English sentences one is for the test and one for
+# validation: about 1,700 of each, and nearly all data for training.
 _OF, _VALID, _TEST = 100, 0, 1
 
 
 def read_fra_eng(data: str | Path | None = None, *, max_words: int | None = None) -> PairSplits:
     """English to French, split by a checksum of the English sentence.
 
-    The same English sentence stands in the file with several translations; the checksum keeps all
-    of them in one part, so that no test sentence was learnt from. Turn a part round for French to
-    English.
+    The same English sentence occurs in the file with several translations; the checksum keeps all
+    of them in one part, so that no test sentence is in the training data. Swap source and target
+    for French to English.
 
     Args:
         max_words: leaves out pairs with more words than this on either side.

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD, Padded, Ragged, cut_by_tokens
 
 
 class PairBatch(NamedTuple):
-    """Some pairs side by side. A decoder reads ``target_in`` and is to say ``target_out``."""
+    """A batch of pairs. A decoder reads ``target_in`` and predicts ``target_out``."""
 
     source: Int[Tensor, "batch source_pos"]
     """Ends in EOS."""
@@ -28,11 +28,11 @@ class PairBatch(NamedTuple):
     """Ends in EOS."""
     target_mask: Bool[Tensor, "batch pos"]
     rows: Int[Tensor, " batch"]
-    """Which pairs these are, to put answers back in order."""
+    """The index of each pair, to restore their order."""
 
     @property
     def n_tokens(self) -> int:
-        """How many symbols are to be said, EOS included."""
+        """Number of target tokens, EOS included."""
         return int(self.target_mask.sum())
 
 
@@ -41,16 +41,16 @@ class Pairs:
     """Encoded pairs, ready to be cut into batches."""
 
     source: Ragged
-    """Each row ends in EOS, and was reversed before that if asked for."""
+    """Each row ends in EOS; the tokens before it may be reversed."""
     target: Ragged
     """Each row begins with BOS and ends in EOS."""
 
     @classmethod
     def of(cls, source: Ragged, target: Ragged, *, is_reversed: bool = False) -> Pairs:
-        """Put the symbols where they belong.
+        """Add BOS and EOS.
 
         Args:
-            is_reversed: turns each source back to front (Sutskever et al., 2014, section 3.3,
+            is_reversed: reverses each source (Sutskever et al., 2014, section 3.3,
                 https://arxiv.org/abs/1409.3215). This is done before anything is padded, so that
                 the first source word ends up next to the decoder in every row; EOS stays last.
         """
@@ -68,25 +68,25 @@ class Pairs:
         return Pairs(self.source.select(kept), self.target.select(kept))
 
     def batch(self, rows: Int[Tensor, " batch"]) -> PairBatch:
-        """These pairs, padded."""
+        """The given pairs, padded."""
         source, target = self.source.pad(rows), self.target.pad(rows)
         mask = target.mask[:, 1:]
         target_in = target.ids[:, :-1].where(mask, PAD)  # of a shorter row, EOS would be left
         return PairBatch(source.ids, source.mask, target_in, target.ids[:, 1:], mask, rows)
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> Iterator[PairBatch]:
-        """All pairs once, in an order that depends on ``(seed, epoch)`` alone.
+        """All pairs once, in an order that depends only on ``(seed, epoch)``.
 
-        Pairs whose longer side has about the same length go together, and batches come in random
-        order. Lengths are blurred a little, so that the same pairs do not meet in every epoch.
+        Batches group pairs whose longer sides have similar lengths, and come in random order.
+        Lengths are perturbed a little, so that batches differ between epochs.
 
         Args:
-            tokens: how many ids a batch has at most on its larger side, padding included; a pair
-                that is longer makes a batch of its own.
+            tokens: maximum number of tokens of a batch on its larger side, padding included; a
+                longer pair is a batch of its own.
         """
         generator = generator_of(seed, epoch)
         # On Multi30k 93 % of a batch is no padding; unsorted it would be 50 %, and sorted by both
-        # lengths 96 %, but then the same few pairs would always meet.
+        # lengths 96 %, but then the same few pairs would always share a batch.
         blur = torch.rand(len(self), generator=generator)
         order = (self._sizes().amax(0) + blur).argsort(stable=True)
         parts = self._cut(order, tokens)
@@ -94,7 +94,7 @@ class Pairs:
             yield self.batch(parts[part])
 
     def in_order(self, *, tokens: int) -> Iterator[PairBatch]:
-        """All pairs once, the shortest first: for scoring. ``rows`` says where each belongs."""
+        """All pairs once, the shortest first: for evaluation. ``rows`` has the index of each."""
         for part in self._cut(self._sizes().amax(0).argsort(stable=True), tokens):
             yield self.batch(part)
 

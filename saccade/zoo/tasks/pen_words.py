@@ -1,4 +1,4 @@
-"""Handwritten words as pen strokes: lower-case words of UNIPEN, split by who wrote them.
+"""Handwritten words as pen strokes: lower-case words of UNIPEN, split by writer.
 
 UNIPEN, train_r01_v07 (Guyon et al., 1994, "UNIPEN project of on-line data exchange and recognizer
 benchmarks"), one word a line: ``{"writer", "label", "strokes": [[[x, y], ...], ...]}``.
@@ -23,20 +23,19 @@ from torch.nn import functional
 
 from saccade.errors import TaskError
 from saccade.zoo.tasks.books import read_lines
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.speech import FrameBatch, Frames
 from saccade.zoo.tasks.tokenizers import Tokenizer
 from saccade.zoo.tasks.vocabulary import Ragged
 
-# Pen strokes made comparable: one scale, and points that lie evenly along the ink.
+# Normalised pen strokes: one scale, and points at equal distances along the ink.
 
 Stroke = Float64[np.ndarray, "_ 2"]
 
 STEP = 0.4
-"""How far apart points are, in spreads of the word's height: some fifteen a letter."""
+"""Distance of points, in standard deviations of the word's height: about fifteen a letter."""
 
-FLATTEST = 300  # times its spread is the most that a word's ink is taken to be long
+FLATTEST = 300  # upper limit of a word's ink length, in standard deviations of its height
 
 
 class Resampled(NamedTuple):
@@ -52,9 +51,9 @@ def resample(words: Sequence[Sequence[Stroke]]) -> Resampled:
     """Put points at equal distances along each stroke, all words at once.
 
     Pens report points at equal times, devices at different rates and in different units, and slow
-    writers have many: none of this tells what was written. Jaeger et al., 2001 ("Online handwriting
-    recognition: the NPen++ recognizer"), section 3, do the same. A word's unit is the spread (the
-    standard deviation along the ink) of its height, and y is 0 in its middle; x begins at 0.
+    writers have many: none of this is information about the text. Jaeger et al., 2001 ("Online
+    handwriting recognition: the NPen++ recognizer"), section 3, do the same. A word's unit is the
+    standard deviation of its height along the ink, and y is 0 in its middle; x begins at 0.
 
     >>> line = np.array([[10.0, 5.0], [10.0, 9.0]])
     >>> resample([[line]]).points[[0, -1]]
@@ -100,12 +99,12 @@ def _distances(points: np.ndarray) -> np.ndarray:
 def _scaled(
     points: np.ndarray, word_of: np.ndarray, is_last: np.ndarray, *, n_words: int
 ) -> np.ndarray:
-    """Each word in spreads of its own height, weighed by ink."""
+    """Each word in standard deviations of its own height, weighted by ink."""
     ink = np.where(is_last, 0.0, _distances(points))
     y = points[:, 1]
     after = np.append(y[1:], y[-1:])
     total = np.bincount(word_of, ink, minlength=n_words)
-    is_ink = total > 0  # a word of dots alone has no ink to weigh by
+    is_ink = total > 0  # a word of dots alone has no ink length
     weight = np.where(is_ink[word_of], ink, 1.0)
     total = np.where(is_ink, total, np.bincount(word_of, minlength=n_words))
     middle = np.bincount(word_of, weight * (y + after) / 2, minlength=n_words) / total
@@ -121,20 +120,20 @@ def _scaled(
     return np.stack([points[:, 0] - left, y - middle[word_of]], axis=1) / spread[word_of, None]
 
 
-# Of twenty parts of the persons, by a hash of their names.
+# Of twenty parts of the writers, by a hash of their names.
 TEST_PARTS, VALID_PARTS = {0, 1}, {2}
 
 
 @dataclass(frozen=True)
 class PenWords:
-    """Words as evenly spaced points of one scale, laid end to end."""
+    """Words as evenly spaced points of one scale, concatenated."""
 
     points: Float[Tensor, "point 2"]
-    """x to the right and y upwards, in spreads of the word's height; see `resample`."""
+    """x to the right and y upwards, in standard deviations of the word's height; see `resample`."""
     is_last: Bool[Tensor, " point"]
     """The pen is lifted after this point."""
     starts: Int[Tensor, " row_or_end"]
-    """Where each word begins, and at last the number of points."""
+    """Where each word begins; the last value is the number of points."""
     labels: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -154,7 +153,7 @@ class PenWords:
 
 
 class PenSplits(NamedTuple):
-    """Words to learn from, to choose by and to report; no person is in two of them."""
+    """Training, validation and test words; no writer is in two parts."""
 
     train: PenWords
     valid: PenWords
@@ -162,7 +161,7 @@ class PenSplits(NamedTuple):
 
 
 def read_pen_words(data: str | Path | None = None) -> PenSplits:
-    """All words, split by person: of 274 about a tenth is the test, a twentieth to choose by."""
+    """All words, split by writer: of 274 about a tenth is the test, a twentieth for validation."""
     path = find_data("unipen-words", data) / "words.jsonl"
     parts: list[tuple[list[str], list[list[Stroke]]]] = [([], []) for _ in range(3)]
     for number, line in enumerate(read_lines(path), start=1):
@@ -181,13 +180,13 @@ def read_pen_words(data: str | Path | None = None) -> PenSplits:
 
 
 def pen_words(labels: Sequence[str], strokes: Sequence[Sequence[Stroke]]) -> PenWords:
-    """Words of these strokes, made comparable."""
+    """Normalised words of the given strokes."""
     found = resample(strokes)
     return PenWords(found.points, found.is_last, found.starts, tuple(labels))
 
 
 def check_strokes(strokes: Any, where: str) -> list[Stroke]:
-    """The strokes of a word as arrays of points; refuses what are none.
+    """The strokes of a word as arrays of points; refuses anything else.
 
     >>> [stroke.shape for stroke in check_strokes([[[1, 2], [3, 4]], [[5, 6]]], "a word")]
     [(2, 2), (1, 2)]
@@ -210,11 +209,11 @@ def check_strokes(strokes: Any, where: str) -> list[Stroke]:
 
 
 def person_of(writer: str) -> str:
-    """Who wrote a file, as far as its name tells.
+    """The writer of a file, by its name.
 
-    Files of one person have the same letters before different numbers (sessions, pages), in
-    folders of different sessions. Where several persons share their letters (``app0742``,
-    ``app1143``) they are taken for one, which does no harm: none of them is in two parts.
+    Files of one person have the same letters before different numbers (sessions, pages), in folders
+    of different sessions. Writers who share their letters (``app0742``, ``app1143``) count as one;
+    the split stays valid, since none of them is in two parts.
 
     >>> [person_of(name) for name in ("sta/sta0/hpb0-cb.dat", "sta/sta1/hpb1-cb.dat", "a/Al2.dat")]
     ['cb', 'cb', 'al']
@@ -225,7 +224,7 @@ def person_of(writer: str) -> str:
 
 
 def part_of(person: str) -> int:
-    """The part a person belongs to: 0 to learn from, 1 to choose by, 2 to report."""
+    """The part of a writer: 0 training, 1 validation, 2 test."""
     # Not Python's own hash, which differs from process to process.
     part = zlib.crc32(person.encode()) % 20
     return 2 if part in TEST_PARTS else 1 if part in VALID_PARTS else 0
@@ -244,13 +243,13 @@ def read_pen_file(path: str | Path) -> list[Stroke]:
     return check_strokes(held.get("strokes") if isinstance(held, dict) else held, str(path))
 
 
-# Handwritten words as frames: where the pen goes next, and whether it is on the paper.
+# Handwritten words as frames: the movement of the pen, and whether it is on the paper.
 
 D_FRAME = 6
-BLUR = 0.2  # by how much lengths are blurred before words are put together by length
-# Standard deviations of how a hand may differ, in `warp`, times a recipe's ``warp``.
+BLUR = 0.2  # relative noise on lengths before words are bucketed by length
+# Standard deviations of the distortions in `warp`, times a recipe's ``warp``.
 SLANT, TILT, STRETCH, SHIFT = 0.3, 0.05, 0.15, 0.15
-LEAP = 10.0  # steps: leaps of the lifted pen are given in these, since most are of this order
+LEAP = 10.0  # steps: the unit of moves of the lifted pen, most of which are of this order
 
 
 def pen_frames(
@@ -258,10 +257,10 @@ def pen_frames(
     is_last: Bool[Tensor, "batch point"],
     mask: Bool[Tensor, "batch point"],
 ) -> Frames:
-    """Frame by frame: the way to the next point, drawn or leapt, whether it is leapt, the height.
+    """For each frame: the move to the next point, drawn or lifted, pen state and height.
 
-    Six numbers: x and y of the way if it is drawn (in steps), x and y if the pen is lifted (in
-    leaps of ten), 1 if it is lifted, y. The direction of writing and the state of the pen are the
+    Six numbers: x and y of the move if it is drawn (in steps), x and y if the pen is lifted (in
+    tens of steps), 1 if it is lifted, y. The direction of writing and the state of the pen are the
     core of the features of Graves et al., 2009 ("A novel connectionist system for unconstrained
     handwriting recognition", section 2.2); what they add about the neighbourhood of a point is left
     to the network.
@@ -278,7 +277,7 @@ def pen_frames(
 def warp(
     points: Float[Tensor, "batch point 2"], *, amount: float, generator: torch.Generator
 ) -> Float[Tensor, "batch point 2"]:
-    """The words as other hands might have written them: slanted, tilted, stretched and shifted."""
+    """The words with random distortions: slanted, rotated, stretched and shifted."""
     drawn = amount * torch.randn(len(points), 5, 1, generator=generator)
     slant, tilt, wide, high, shift = drawn.unbind(1)
     x, y = points.unbind(2)
@@ -288,13 +287,13 @@ def warp(
 
 
 class PenBatches(Sequence[FrameBatch]):
-    """The batches of one epoch: all words once, those of about one length together.
+    """The batches of one epoch: all words once, bucketed by length.
 
-    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+    A batch depends only on seed, epoch and its number, and is generated on demand.
 
     Args:
-        warp: How much words are changed, 1 being as much as hands differ; with 0 they are as they
-            are, and come in the order of their lengths. `rows` then says which they are.
+        warp: Strength of the distortions, 1 being about the variation between writers; with 0 words
+            are unchanged and sorted by length. `rows` then gives their indices.
     """
 
     def __init__(
@@ -315,15 +314,15 @@ class PenBatches(Sequence[FrameBatch]):
         parts = (words.lengths * (1 + blur)).argsort(stable=True).split(batch)
         shuffled = torch.randperm(len(parts), generator=generator).tolist()
         self.parts = [parts[at] for at in shuffled] if warp else list(parts)
-        # After all epochs: numbers from 2^20 on are those of batches.
+        # Steps from 2^20 on are those of batches; epochs use the ones below.
         self.first = 2**20 + epoch * len(self.parts)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
         return len(self.parts)
 
     def rows(self, number: int) -> Int[Tensor, " batch"]:
-        """Which words the batch of this number holds."""
+        """The indices of the words in the batch of this number."""
         return self.parts[number]
 
     def __getitem__(self, number: int) -> FrameBatch:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices

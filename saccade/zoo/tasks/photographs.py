@@ -1,4 +1,4 @@
-"""Photographs with sentences about them: image files, and the forms in which captions come."""
+"""Photographs with captions: image files, and the formats of caption files."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from torch import Tensor
 from saccade.errors import MissingPackageError, TaskError
 from saccade.zoo.metrics.translation_metrics import plain_words
 from saccade.zoo.tasks.books import read_lines, read_text
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.mnist import as_images
 from saccade.zoo.tasks.vocabulary import EOS, PAD, Ragged, Vocabulary
 
 
 class Captioned(NamedTuple):
-    """The name of an image file, and sentences about it in words."""
+    """The name of an image file, and its captions in words."""
 
     name: str
     sentences: tuple[tuple[str, ...], ...]
 
 
 class PhotographBatch(NamedTuple):
-    """Photographs, and several sentences about each."""
+    """Photographs, and several captions of each."""
 
     images: Float[Tensor, "batch channel height width"]
     said: Int[Tensor, "batch sentence pos"]
-    """Each ends in EOS and is filled up with PAD; nothing but PAD where there are fewer."""
+    """Each ends in EOS and is padded with PAD; only PAD where there are fewer."""
     others: Int[Tensor, "other pos"]
-    """Sentences of which the photograph is not there: to learn the language from."""
+    """Captions of missing photographs: text to train the language model on."""
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """Photographs and their sentences, ready to be cut into batches."""
+    """Photographs and their captions, ready to be batched."""
 
     names: tuple[str, ...]
     images: UInt8[Tensor, "image colour height width"]
@@ -63,28 +62,28 @@ class Photographs:
         return rows.pad(torch.arange(len(rows))).ids.view(len(self), most, -1)
 
     def references(self) -> list[list[str]]:
-        """The sentences of each image, as metrics take them."""
+        """The captions of each image, as metrics take them."""
         return [[" ".join(words) for words in each] for each in self.sentences]
 
 
 class EncodedPhotographs(NamedTuple):
-    """What a captioner learns from."""
+    """The training data of a captioner."""
 
     images: UInt8[Tensor, "image colour height width"]
     said: Int[Tensor, "image sentence pos"]
     """The sentences about each."""
     others: Ragged
-    """Sentences that are about no photograph here, each with its EOS; there may be none."""
+    """Captions of missing photographs, each with its EOS; may be empty."""
 
 
 class PhotographBatches(Sequence[PhotographBatch]):
     """All photographs once, in the order of one epoch; half of them mirrored.
 
-    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+    A batch depends only on seed, epoch and its number, and is generated on demand.
 
     Args:
-        n_others: How many sentences without a photograph a batch has, drawn at random.
-        crop: Pixels of the side of what is shown of each photograph, cut out at random.
+        n_others: Number of captions without a photograph in a batch, drawn at random.
+        crop: Side length in pixels of the random crop of each photograph.
     """
 
     def __init__(
@@ -101,10 +100,10 @@ class PhotographBatches(Sequence[PhotographBatch]):
         self.n_others = n_others if len(encoded.others) else 0
         order = torch.randperm(len(encoded.images), generator=generator_of(seed, epoch))
         self.parts = order.split(batch)
-        self.first = 2**20 + epoch * len(self.parts)  # after the numbers of all epochs
+        self.first = 2**20 + epoch * len(self.parts)  # epochs use the steps below
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
         return len(self.parts)
 
     def __getitem__(self, number: int) -> PhotographBatch:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
@@ -126,7 +125,7 @@ class PhotographBatches(Sequence[PhotographBatch]):
 def centre_crop(
     images: UInt8[Tensor, "image colour height width"], crop: int
 ) -> Float[Tensor, "image colour crop crop"]:
-    """The middle of each image, for validation and test."""
+    """The centre crop of each image, for validation and test."""
     start = (images.shape[2] - crop) // 2
     return as_images(images[:, :, start : start + crop, start : start + crop])
 
@@ -137,7 +136,7 @@ def load_photographs(
     """Decode the images of some captions.
 
     Args:
-        files: What the image files hold, by name.
+        files: The bytes of the image files, by name.
     """
     missing = [each.name for each in captioned if each.name not in files]
     if missing:
@@ -156,7 +155,7 @@ def load_photographs(
 def image_files(place: Path, names: Iterable[str]) -> dict[str, bytes]:
     """The bytes of image files in a folder or in a tar archive, by the names asked for.
 
-    In an archive a folder before the name does not count.
+    In an archive, folders before the name are ignored.
     """
     wanted = set(names)
     if place.is_dir():
@@ -179,7 +178,7 @@ def image_files(place: Path, names: Iterable[str]) -> dict[str, bytes]:
 
 
 def decode_image(data: bytes, name: str, *, size: int) -> UInt8[Tensor, "3 height width"]:
-    """The image in a file's bytes, in colours, made square."""
+    """The image in a file's bytes, in RGB, resized to a square."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -199,14 +198,14 @@ def decode_image(data: bytes, name: str, *, size: int) -> UInt8[Tensor, "3 heigh
 
 
 def _narrowed(said: Int[Tensor, "batch sentence pos"]) -> Int[Tensor, "batch sentence pos"]:
-    """Without the columns in which all is padding."""
+    """Without the columns that hold only padding."""
     return said[:, :, : int((said != PAD).sum(2).max())]
 
 
 # Flickr8k: photographs of people and dogs, five sentences about each.
 
 CAPTIONS, ALL_CAPTIONS = "captions.txt", "all-captions.txt"
-# How the images come: packed, or in a folder of the name that the usual download has.
+# The images: an archive, or a folder named as in the usual download.
 IMAGES = ("images.tar.gz", "images", "Images")
 
 
@@ -231,7 +230,7 @@ def read_flickr8k(
 
 
 def read_other_sentences(data: str | Path | None = None) -> list[tuple[str, ...]]:
-    """Sentences about photographs of Flickr8k that are not here: to learn the language from."""
+    """Captions of missing Flickr8k photographs: text to train the language model on."""
     folder = find_data("flickr8k-1000", data)
     here = {each.name for each in read_captions(folder / CAPTIONS)}
     everything = read_captions(folder / ALL_CAPTIONS)
@@ -239,7 +238,7 @@ def read_other_sentences(data: str | Path | None = None) -> list[tuple[str, ...]
 
 
 def part_of(captioned: list[Captioned], part: Literal["train", "valid", "test"]) -> list[Captioned]:
-    """Every tenth image for each of validation and test, the others to learn from."""
+    """Every tenth image for each of validation and test, the others for training."""
     ordered = sorted(captioned)
     held_out = {"valid": ordered[8::10], "test": ordered[9::10]}
     if part != "train":
@@ -248,7 +247,7 @@ def part_of(captioned: list[Captioned], part: Literal["train", "valid", "test"])
 
 
 def read_captions(path: Path) -> list[Captioned]:
-    """The sentences of each image, out of lines ``image,caption`` after a heading.
+    """The captions of each image, from lines ``image,caption`` after a header.
 
     Words are lower-cased and without punctuation, as in the splits of Karpathy and Fei-Fei.
     """
@@ -264,7 +263,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str]]:
     if not lines or lines[0].strip() != "image,caption":
         raise TaskError(
             f"{path} does not begin with the line image,caption",
-            hint="that is the form in which Flickr8k's captions are usually found",
+            hint="that is the usual format of Flickr8k's captions",
         )
     for number, line in enumerate(lines[1:], start=2):
         name, comma, sentence = line.partition(",")
@@ -277,7 +276,8 @@ def _rows(path: Path) -> Iterator[tuple[str, str]]:
 
 # Captions in the form of Karpathy and Fei-Fei: one JSON file for Flickr8k, Flickr30k or COCO.
 
-# The names of the parts in the file. COCO's rest of the validation images is usually learnt from.
+# The names of the parts in the file. The rest of COCO's validation images is usually used for
+# training.
 PARTS = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}
 
 
@@ -288,12 +288,12 @@ def read_karpathy(
     images: str | Path,
     size: int,
 ) -> Photographs:
-    """One part of a data set: its sentences from the file, its photographs from a folder.
+    """One part of a data set: captions from the file, photographs from a folder.
 
     Args:
         file: Such as ``dataset_coco.json``.
-        images: Where the photographs are; COCO's keep their own folders in it.
-        size: Pixels of the squares that they are made.
+        images: The folder of the photographs; COCO's subfolders stay in it.
+        size: Side length in pixels after resizing to a square.
     """
     captioned = read_karpathy_captions(file, part)
     files = image_files(Path(images), (each.name for each in captioned))
@@ -303,7 +303,7 @@ def read_karpathy(
 def read_karpathy_captions(
     file: str | Path, part: Literal["train", "valid", "test"]
 ) -> list[Captioned]:
-    """The sentences of one part, in the words that the file splits them into.
+    """The captions of one part, with the file's tokens.
 
     Karpathy and Fei-Fei, 2015 (https://arxiv.org/abs/1412.2306): an object with ``images``, each
     with ``filename``, maybe ``filepath``, ``split``, and ``sentences`` with their ``tokens``.
@@ -317,14 +317,14 @@ def read_karpathy_captions(
         ) from error
     except (KeyError, TypeError) as error:
         raise TaskError(
-            f"{file} is not in the form of Karpathy's splits: {error} is missing or of another "
+            f"{file} is not in the format of Karpathy's splits: {error} is missing or of another "
             "kind",
             hint="expected images with filename, split and sentences with tokens",
         ) from error
     if not found:
         raise TaskError(
             f"{file} has no image of the part {part}",
-            hint=f"it should have some with split {' or '.join(PARTS[part])}",
+            hint=f"expected some with split {' or '.join(PARTS[part])}",
         )
     return found
 

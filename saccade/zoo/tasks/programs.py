@@ -14,12 +14,78 @@ import operator
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import Difficulty
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import SYMBOLS, Vocabulary
+
+# The difficulty of the next training example: the four curricula of the paper.
+
+STRATEGIES = ("baseline", "naive", "mix", "combined")
+# One in five examples of "combined" comes from "mix", as in the authors' code (there "blend").
+_MIXED = 0.2
+
+
+class Difficulty(NamedTuple):
+    """Maximum digits of a number, and the number of combined operations."""
+
+    length: int
+    nesting: int
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """Zaremba and Sutskever, 2014, section 3.3 (https://arxiv.org/abs/1410.4615).
+
+    * baseline: always the target difficulty.
+    * naive: starts with length 1 and nesting 1. Whenever learning stops making progress the length
+      grows by one; beyond the target length the nesting grows by one and the length is 1 again.
+    * mix: length and nesting are each drawn evenly from 1 to the target's, for every example.
+    * combined: each example is drawn from "mix" or from "naive".
+
+    The curriculum does not track progress: the training loop passes the current ``stage``.
+
+    >>> curriculum = Curriculum("naive", Difficulty(length=2, nesting=2))
+    >>> [tuple(curriculum.at(stage)) for stage in range(curriculum.n_stages)]
+    [(1, 1), (2, 1), (1, 2), (2, 2)]
+    """
+
+    strategy: str
+    target: Difficulty
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise UsageError(
+                f"no curriculum {self.strategy!r}", hint=f"one of {', '.join(STRATEGIES)}"
+            )
+        if min(self.target) < 1:
+            raise UsageError(
+                f"length {self.target.length} and nesting {self.target.nesting} are no difficulty",
+                hint="both are at least 1",
+            )
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages; the last one never ends."""
+        has_stages = self.strategy in ("naive", "combined")
+        return self.target.length * self.target.nesting if has_stages else 1
+
+    def at(self, stage: int) -> Difficulty:
+        """The highest difficulty of a stage."""
+        if self.n_stages == 1:
+            return self.target
+        nesting, length = divmod(min(stage, self.n_stages - 1), self.target.length)
+        return Difficulty(length + 1, nesting + 1)
+
+    def draw(self, stage: int, generator: random.Random) -> Difficulty:
+        """The difficulty of the next example."""
+        if self.strategy == "mix" or (self.strategy == "combined" and generator.random() < _MIXED):
+            length, nesting = self.target
+            return Difficulty(generator.randint(1, length), generator.randint(1, nesting))
+        return self.at(stage)
+
 
 # Runs the programs of Learning to Execute, and nothing else.
 
@@ -29,16 +95,14 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
 }
 _COMPARISONS: dict[type, Callable[[int, int], bool]] = {ast.Lt: operator.lt, ast.Gt: operator.gt}
-_MOST_ROUNDS = (
-    1_000_000  # a loop count is at most 4 * length; this only stops what is no such program
-)
+_MOST_ROUNDS = 1_000_000  # a loop count is at most 4 * length; this only stops invalid programs
 
 
 def execute(source: str) -> int:
-    r"""What a program prints. A full stop at its end, as in the paper's figures, is no matter.
+    r"""What a program prints. A full stop at its end, as in the paper's figures, is ignored.
 
-    Python's own parser reads it; every statement and expression is carried out here, so that a
-    program from anywhere can do nothing but arithmetic.
+    Python's own parser reads it; every statement and expression is evaluated here, so that an
+    untrusted program can only do arithmetic.
 
     >>> execute("j=8584\nfor x in range(8):\n    j+=920\nb=(1500+j)\nprint((b+7567))")
     25011
@@ -100,7 +164,7 @@ def _refused(why: str) -> UsageError:
 
 VARIABLES = "abcdefghij"
 CHARACTERS = "\n ()*+-0123456789:<=>" + "abcdefghijlnoprstx"
-"""All that can stand in a program (and so in what it prints)."""
+"""All characters of programs and of their outputs."""
 SMALL = 4  # section 3.1: small numbers are from 1 to 4 * length
 PARTS = ("train", "valid", "test")
 
@@ -126,8 +190,8 @@ def make_programs(
     so no program is ever in two parts, whatever the seeds.
 
     Args:
-        difficulty: how hard the next one is to be: `Curriculum.draw` of some stage.
-        keep: whether to take the program of this text; all of the part are taken unless told.
+        difficulty: the difficulty of the next program: `Curriculum.draw` of some stage.
+        keep: whether to keep the program of this text; by default all of the part are kept.
     """
     if part not in PARTS:
         raise UsageError(f"programs have no part {part!r}", hint=f"one of {', '.join(PARTS)}")
@@ -164,7 +228,7 @@ def write_program(difficulty: Difficulty, generator: random.Random) -> str:
 
 
 class _Writer:
-    """The lines so far, and the expression that holds the result so far."""
+    """The lines so far, and the expression of the result so far."""
 
     def __init__(self, length: int, generator: random.Random) -> None:
         self.lines: list[str] = []
@@ -233,15 +297,16 @@ OPERATIONS: tuple[Callable[[_Writer], str], ...] = (
 
 
 def program_tokenizer() -> CharacterTokenizer:
-    """One id for each character that can stand in a program; no text is needed to know them."""
+    """One id for each character of programs; the set is fixed, no text is needed."""
     return CharacterTokenizer(Vocabulary((*SYMBOLS, *CHARACTERS)))
 
 
 def scramble(text: str, seed: int) -> str:
-    """The text in a secret alphabet: each character (but line feeds) always becomes the same other.
+    """The text under a fixed permutation of all characters but line feeds.
 
-    The paper's figure 1, bottom: what a program looks like to a network, to which characters mean
-    nothing. As a control: a model that learns from shape alone must do as well on such programs.
+    The paper's figure 1, bottom: what a program looks like to a network, for which characters have
+    no meaning. As a control: a model that learns only from structure must do as well on such
+    programs.
 
     >>> scramble("print(8)", seed=1) == scramble("print(8)", seed=1)
     True

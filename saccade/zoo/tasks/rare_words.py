@@ -1,8 +1,7 @@
-"""Whole words where they are known, and unknown ones spelled out behind an <unk>.
+"""Tokenizers that spell out rare words: mixed word/character, and words with spelled <unk>.
 
-The form in which the hybrid translator (`saccade.zoo.models.hybrid_translator`) takes its text: the
-words are what its word level reads and says, and what stands between <unk> and </w> is for its
-character level.
+The second is the input of the hybrid translator (`saccade.zoo.models.hybrid_translator`): words are
+for its word level, and the characters between <unk> and </w> for its character level.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 from saccade.zoo.tasks.text import JOINT, join_words, split_words
 from saccade.zoo.tasks.vocabulary import SYMBOLS, UNK, Ragged, Vocabulary, said
 
-# Whole words where they are known, marked characters where they are not.
+# Known words as whole words, unknown words as marked characters.
 
 BEGIN, MIDDLE, END = "<B>", "<M>", "<E>"
 
@@ -31,10 +30,10 @@ class MixedWords:
 
     Wu et al., 2016, section 4.2 (https://arxiv.org/abs/1609.08144): a word outside the vocabulary
     becomes its characters, the first marked <B>, the last <E>, those between <M>. "Miki" becomes
-    ``<B>M <M>i <M>k <E>i``, and the way back is a matter of taking the marks off.
+    ``<B>M <M>i <M>k <E>i``, and decoding removes the marks.
 
-    The paper does not say what becomes of a word of one character; here it is <B> alone. A
-    character that was never seen is UNK.
+    The paper does not specify a word of one character; here it is <B> alone. An unseen character is
+    UNK.
 
     >>> mixed = MixedWords.build(["the dog", "the Mki"], n_words=1)
     >>> mixed.pieces("the Miki")
@@ -45,7 +44,7 @@ class MixedWords:
 
     @classmethod
     def build(cls, texts: Iterable[str], *, n_words: int) -> MixedWords:
-        """The commonest ``n_words`` words, and every character at each of the three places."""
+        """The most frequent ``n_words`` words, and each character at all three positions."""
         sentences = [split_words(text) for text in texts]
         kept = Vocabulary.build(sentences, max_size=n_words + len(SYMBOLS)).words
         characters = sorted({letter for words in sentences for word in words for letter in word})
@@ -75,7 +74,7 @@ class MixedWords:
         return join_words(unspell(self.vocabulary.decode(ids)))
 
     def unknown(self, text: str) -> list[str]:
-        """The words with a character that was never seen at its place."""
+        """The words with a character that was never seen at its position."""
         known = self.vocabulary
         return [
             word.strip(JOINT)
@@ -106,9 +105,9 @@ def spell(word: str) -> list[str]:
 
 
 def unspell(pieces: Iterable[str]) -> list[str]:
-    """Words from pieces, also where a model has put the marks together wrongly.
+    """Words from pieces, also where a model produces invalid marks.
 
-    A <M> or <E> goes on with the characters before it, and begins a word where there are none.
+    A <M> or <E> continues the characters before it, and begins a word where there are none.
 
     >>> unspell(["the", "<B>M", "<M>i", "<M>k", "<E>i", "<E>x"])
     ['the', 'Miki', 'x']
@@ -130,11 +129,11 @@ def unspell(pieces: Iterable[str]) -> list[str]:
 
 
 END_OF_WORD = 4
-"""Follows the last character of a word that was spelled."""
+"""Follows the last character of a spelled word."""
 UNSEEN = 5
 """A character that did not occur in training."""
 FIRST_WORD = 256
-"""Ids below are symbols and characters, ids from here on are words. Multi30k has 120 characters."""
+"""Lower ids are symbols and characters, ids from here on are words. Multi30k has 120 characters."""
 
 NAMES = ("</w>", "<?>")
 MARK = "·"  # before each character, to tell the letter a from the word a
@@ -156,13 +155,13 @@ class SpelledWords:
 
     @classmethod
     def build(cls, texts: Iterable[str], *, n_words: int) -> SpelledWords:
-        """The commonest ``n_words`` words, and the characters of all."""
+        """The most frequent ``n_words`` words, and the characters of all."""
         sentences = [split_words(text) for text in texts]
         words = Vocabulary.build(sentences, max_size=n_words + len(SYMBOLS)).words[len(SYMBOLS) :]
         counts = Counter(chain.from_iterable(chain.from_iterable(sentences)))
         room = FIRST_WORD - len(SYMBOLS) - len(NAMES)
         letters = sorted(MARK + letter for letter, _ in counts.most_common(room))
-        # One page of fixed size, so that an id alone tells a word from a character.
+        # A fixed number of ids, so that an id alone distinguishes words from characters.
         blanks = [f"{BLANK}{place}" for place in range(room - len(letters))]
         return cls(Vocabulary((*SYMBOLS, *NAMES, *letters, *blanks, *words)))
 
@@ -184,7 +183,7 @@ class SpelledWords:
         return Ragged.of(map(self.encode, texts))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text up to the first EOS; also of ids that no encoding would give."""
+        """The text up to the first EOS; accepts any sequence of ids."""
         words: list[str] = []
         is_open = False
         for each in said(ids):
@@ -216,7 +215,7 @@ class SpelledWords:
 
 
 def is_spelling(ids: Int[Tensor, "*at"]) -> Bool[Tensor, "*at"]:
-    """Where an <unk> or one of its characters stands: what follows is a character, or </w>.
+    """Positions of an <unk> or of one of its characters: a character or </w> follows.
 
     >>> is_spelling(torch.tensor([FIRST_WORD, UNK, 97, 98, END_OF_WORD, FIRST_WORD])).int()
     tensor([0, 1, 1, 1, 0, 0], dtype=torch.int32)
@@ -225,15 +224,15 @@ def is_spelling(ids: Int[Tensor, "*at"]) -> Bool[Tensor, "*at"]:
 
 
 class Compressed(NamedTuple):
-    """Some places of each row moved together to its beginning."""
+    """Some positions of each row, moved to its beginning."""
 
     place: Int[Tensor, "batch kept_pos"]
-    """Where each came from; 0 beyond the last."""
+    """The original position of each; 0 beyond the last."""
     mask: Bool[Tensor, "batch kept_pos"]
 
 
 def compress(keep: Bool[Tensor, "batch pos"]) -> Compressed:
-    """Find the places to be kept, in their order.
+    """Find the positions to keep, in order.
 
     >>> compress(torch.tensor([[False, True, True], [True, False, False]])).place
     tensor([[1, 2], [0, 0]])
@@ -252,15 +251,15 @@ class Spellings(NamedTuple):
     row: Int[Tensor, " word"]
     """The sentence of each word."""
     place: Int[Tensor, " word"]
-    """Where in that sentence its <unk> stands."""
+    """The position of its <unk> in that sentence."""
 
 
 def find_spellings(ids: Int[Tensor, "batch pos"]) -> Spellings:
-    """All spelled words, in the order in which they stand; <unk> counts as the first letter."""
+    """All spelled words, in order; <unk> counts as the first letter."""
     inside = is_spelling(ids)
     row, place = ((ids == UNK) & inside).nonzero(as_tuple=True)
     ends = torch.cat([inside, inside.new_zeros(len(ids), 1)], dim=1).logical_not()
-    # The next place that is not inside: the smallest end from each place on.
+    # The next position that is not inside: the smallest end from each position on.
     at = torch.arange(ends.shape[1], device=ids.device).where(ends, ends.shape[1])
     next_end = at.flip(1).cummin(1).values.flip(1)
     length = next_end[row, place] - place

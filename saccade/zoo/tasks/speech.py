@@ -1,4 +1,4 @@
-"""Log-mel features: how much of each pitch there is, frame by frame."""
+"""WAV files, and their log-mel features: the energy of each frequency band, frame by frame."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch.nn import functional
 from saccade.errors import TaskError
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD
 
-# Sound out of WAV files, refused with one clear line where it is not what was expected.
+# Sound from WAV files; anything unexpected raises a one-line error.
 
-LOUDEST = 32768.0  # what a 16-bit sample is a share of
+LOUDEST = 32768.0  # full scale of a 16-bit sample
 
 
 def read_wave(path: str | Path, *, rate: int) -> Int16[Tensor, " sample"]:
@@ -34,12 +34,12 @@ def read_wave(path: str | Path, *, rate: int) -> Int16[Tensor, " sample"]:
 
 
 def decode_wave(data: bytes, where: str, *, rate: int) -> Int16[Tensor, " sample"]:
-    """The same of a file that was read.
+    """The same from a file's bytes.
 
     Args:
-        where: what it is called in an error.
+        where: its name in an error message.
     """
-    hint = f"make it anew: ffmpeg -i IN -ac 1 -ar {rate} -c:a pcm_s16le OUT.wav"
+    hint = f"convert it: ffmpeg -i IN -ac 1 -ar {rate} -c:a pcm_s16le OUT.wav"
     try:
         with wave.open(io.BytesIO(data)) as opened:
             form, n = opened.getparams(), opened.getnframes()
@@ -64,18 +64,18 @@ def decode_wave(data: bytes, where: str, *, rate: int) -> Int16[Tensor, " sample
     return torch.from_numpy(np.frombuffer(sound, dtype="<i2").astype(np.int16))
 
 
-# Frames of sound or of ink, and the text in them: what every recogniser is trained on.
+# Frames of sound or of ink, and their text: the training data of every recogniser.
 
 
 class Frames(NamedTuple):
-    """Rows of frames; the mask is True where a real one stands, which is at the beginning."""
+    """Rows of frames; the mask is True for real frames, which come first."""
 
     values: Float[Tensor, "batch frame d_frame"]
     mask: Bool[Tensor, "batch frame"]
 
 
 class Spelling(NamedTuple):
-    """A text as a decoder takes it: it reads ``target_in`` and is to say ``target_out``."""
+    """The text for a decoder, which reads ``target_in`` and predicts ``target_out``."""
 
     target_in: Int[Tensor, "batch pos"]
     """Begins with BOS."""
@@ -85,22 +85,22 @@ class Spelling(NamedTuple):
 
 
 class FrameBatch(NamedTuple):
-    """Recordings side by side, and what was said or written in each."""
+    """A batch of recordings, and their texts."""
 
     frames: Float[Tensor, "batch frame d_frame"]
     frame_mask: Bool[Tensor, "batch frame"]
     text: Int[Tensor, "batch pos"]
-    """Ids of a tokenizer, without BOS and EOS, filled up with PAD."""
+    """Ids of a tokenizer, without BOS and EOS, padded with PAD."""
     text_mask: Bool[Tensor, "batch pos"]
 
     @property
     def source(self) -> Frames:
-        """What a recogniser is given."""
+        """The input of a recogniser."""
         return Frames(self.frames, self.frame_mask)
 
     @property
     def spelling(self) -> Spelling:
-        """The text with its beginning and its end."""
+        """The text with BOS and EOS."""
         mask = functional.pad(self.text_mask, (1, 0), value=True)
         ends = self.text_mask.sum(1, keepdim=True)
         target_in = functional.pad(self.text, (1, 0), value=BOS).where(mask, PAD)
@@ -109,8 +109,8 @@ class FrameBatch(NamedTuple):
 
 
 WINDOW, HOP = 0.025, 0.010  # seconds, what speech recognisers have used since the 1980s
-LOWEST = 60.0  # Hz: below it there is hum, and no voice
-FAINTEST = 1e-4  # of the spectrum at full loudness: what is fainter counts as silence
+LOWEST = 60.0  # Hz: below it there is only hum, no voice
+FAINTEST = 1e-4  # relative to full scale: fainter sound counts as silence
 
 
 def log_mel(
@@ -123,9 +123,9 @@ def log_mel(
     """The logarithm of the energy in ``n_mels`` bands of pitch, 100 times a second.
 
     Davis and Mermelstein, 1980 ("Comparison of parametric representations for monosyllabic word
-    recognition"), without the cosine transform at their end, which networks have no need of. The
-    spectrum is `torch.stft`'s. Each row is brought to one loudness first, and each band to mean 0
-    and variance 1 over the row's own frames, so that neither the microphone nor the room is heard.
+    recognition"), without the final cosine transform, which networks do not need. The spectrum is
+    `torch.stft`'s. The loudness of each row is normalised first, and each band to mean 0 and
+    variance 1 over the row's own frames, which removes the effect of microphone and room.
 
     >>> waves = torch.sin(torch.arange(1600) / 3)[None]
     >>> log_mel(waves, torch.ones(1, 1600, dtype=torch.bool), rate=8000).values.shape
@@ -156,8 +156,8 @@ def log_mel(
 def mel_bands(n_fft: int, n_mels: int, rate: int) -> Float[Tensor, "frequency n_mels"]:
     """Triangles over the frequencies, evenly spaced in pitch (``2595 log10(1 + f / 700)``).
 
-    Stevens and Volkmann's scale, 1940, in the form of O'Shaughnessy, 1987. Neighbours meet
-    half-way up; each has the area of one, so that no band is louder for being wider.
+    Stevens and Volkmann's scale, 1940, in the form of O'Shaughnessy, 1987. Neighbours cross at half
+    their height; each has area one, so that wider bands are not louder.
     """
     frequencies = torch.linspace(0.0, rate / 2, n_fft // 2 + 1)
     ends = torch.tensor([LOWEST, rate / 2])
@@ -176,4 +176,4 @@ def _standardised(values: Tensor, mask: Tensor) -> Tensor:
     mean = values.where(real, 0.0).sum(1, keepdim=True) / n
     centred = (values - mean).where(real, 0.0)
     spread = (centred.square().sum(1, keepdim=True) / n).sqrt()
-    return centred / (spread + 0.1)  # a band in which nothing happens stays silent
+    return centred / (spread + 0.1)  # a constant band becomes zero

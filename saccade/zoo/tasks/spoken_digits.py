@@ -16,20 +16,19 @@ from jaxtyping import Bool, Float, Int, Int16
 from torch import Tensor
 
 from saccade.errors import TaskError, UsageError
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.datasets import find_data
+from saccade.zoo.tasks.datasets import find_data, generator_of
 from saccade.zoo.tasks.speech import LOUDEST, FrameBatch, decode_wave, log_mel
 
 RATE = 8000
 ARCHIVE = "free-spoken-digit-dataset.tar.gz"
 N_TEST = 5  # takes 0 to 4 of each digit and speaker are the official test part
-FIRST_VALID = 47  # takes 47 to 49 are kept to choose by
+FIRST_VALID = 47  # takes 47 to 49 are for validation
 _NAME = re.compile(r"(?:.*/)?(\d)_([a-z]+)_(\d+)\.wav")
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Recordings of one digit each; their samples lie end to end and are never copied."""
+    """Recordings of one digit each; their samples are concatenated and never copied."""
 
     samples: Int16[Tensor, " sample"]
     starts: Int[Tensor, " row"]
@@ -38,7 +37,7 @@ class Recordings:
     speakers: tuple[str, ...]
     """The names of all."""
     speaker: Int[Tensor, " row"]
-    """Who says it: a place among ``speakers``."""
+    """The speaker: an index into ``speakers``."""
     take: Int[Tensor, " row"]
     """Which of the speaker's 50 recordings of this digit it is."""
 
@@ -46,14 +45,14 @@ class Recordings:
         return len(self.starts)
 
     def select(self, rows: Int[Tensor, " some"]) -> Recordings:
-        """These recordings, in this order."""
+        """The given recordings, in this order."""
         parts = (self.starts, self.lengths, self.digits, self.speaker, self.take)
         starts, lengths, digits, speaker, take = (part[rows] for part in parts)
         return Recordings(self.samples, starts, lengths, digits, self.speakers, speaker, take)
 
 
 class RecordingSplits(NamedTuple):
-    """What to learn from, to choose by and to report."""
+    """The training, validation and test parts."""
 
     train: Recordings
     valid: Recordings
@@ -61,7 +60,7 @@ class RecordingSplits(NamedTuple):
 
 
 def read_spoken_digits(data: str | Path | None = None) -> Recordings:
-    """All recordings, out of the archive or out of a folder ``recordings`` as git has it."""
+    """All recordings, from the archive or from a folder ``recordings`` of a git clone."""
     folder = find_data("fsdd", data)
     archive = folder / ARCHIVE
     found = _in_archive(archive) if archive.is_file() else _in_folder(folder / "recordings")
@@ -82,9 +81,9 @@ def read_spoken_digits(data: str | Path | None = None) -> Recordings:
 
 
 def split_recordings(recordings: Recordings, *, speaker: str = "") -> RecordingSplits:
-    """The official split; or by speaker: one is the test, and in no other part.
+    """The official split; or by speaker: one speaker is the test, and in no other part.
 
-    With a speaker held out, what is chosen by are the official test recordings of the others.
+    With a held-out speaker, the validation part is the official test recordings of the others.
     """
     is_test, is_valid = recordings.take < N_TEST, recordings.take >= FIRST_VALID
     if speaker:
@@ -103,7 +102,7 @@ def at_speeds(recordings: Recordings, speeds: Sequence[float]) -> Recordings:
     """All recordings once at each speed; a speaker who is played faster is another speaker.
 
     Ko et al., 2015 ("Audio augmentation for speech recognition"), who take 0.9, 1 and 1.1. Pitch
-    changes with tempo, as on a tape. Between two samples there is a straight line.
+    changes with tempo, as on a tape. Samples are interpolated linearly.
 
     >>> one = torch.tensor([0])
     >>> ten = Recordings(torch.arange(10).short(), one, one + 10, one, ("me",), one, one)
@@ -130,7 +129,7 @@ def at_speeds(recordings: Recordings, speeds: Sequence[float]) -> Recordings:
 
 
 def _played(recordings: Recordings, speed: float) -> Recordings:
-    """The recordings at one speed, laid end to end."""
+    """The recordings at one speed, concatenated."""
     lengths = (recordings.lengths / speed).long().clamp_min(1)
     starts = lengths.cumsum(0) - lengths
     row = torch.arange(len(lengths)).repeat_interleave(lengths)
@@ -176,10 +175,10 @@ def _recording(data: bytes, name: str) -> Recording:
 
 # Sequences of spoken digits: recordings of one speaker, one after the other, with pauses.
 #
-# A recording holds one digit, so where it begins and ends in the joined sound is known to the
-# generator and told to nobody.
+# A recording holds one digit, so its start and end in the joined sound are known to the generator,
+# but not given to a model.
 
-# Far from the seeds of trainings, which are small.
+# Far from the seeds of training runs, which are small.
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
 
@@ -194,7 +193,7 @@ class Joining:
     pause: float = 0.25
     """Seconds of silence before, between and after them, at most."""
     noise: tuple[float, float] = (40.0, 40.0)
-    """White noise is so many decibels below the voice: a number between these two."""
+    """Signal-to-noise ratio of white noise in decibels: drawn between these two."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.longest:
@@ -249,10 +248,10 @@ def _laid(
     waits: Int[Tensor, "batch n_digits"],
     rest: Int[Tensor, " batch"],
 ) -> Int16[Tensor, " sample"]:
-    """All rows end to end: before each digit its pause, behind the last one the rest in silence.
+    """All rows concatenated: each digit after its pause, and silence after the last one.
 
-    One copy of pieces of memory. An index for every sample, in one operation without this loop,
-    takes ten times as long: there are a million of them in a batch, and some hundred pieces.
+    Copies pieces of memory. One operation with an index for every sample, without this loop, takes
+    ten times as long: a batch has a million samples, and some hundred pieces.
     """
     silence = recordings.samples.new_zeros(int(max(waits.max(), rest.max())))
     firsts = recordings.starts[chosen]
@@ -269,7 +268,7 @@ def _laid(
 class JoinedDigits(Sequence[FrameBatch]):
     """Batches of joined digits as log-mel frames; all of a batch have the same number of digits.
 
-    A batch depends on seed, epoch and its number alone, and is made when it is asked for.
+    A batch depends only on seed, epoch and its number, and is generated on demand.
 
     Args:
         ids: The id of each digit, 0 to 9.
@@ -293,13 +292,13 @@ class JoinedDigits(Sequence[FrameBatch]):
         self.counts = recordings.speaker.bincount(minlength=len(recordings.speakers))
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
         return self.n_batches
 
     def __getitem__(self, number: int) -> FrameBatch:  # pyright: ignore[reportIncompatibleMethodOverride] # no slices
         """The batch of this number."""
         if not 0 <= number < self.n_batches:
-            raise IndexError(number)  # how a loop over a sequence learns that it is over
+            raise IndexError(number)  # ends a loop over the sequence
         generator = generator_of(self.seed, self.first + number)
         chosen = self.choose(generator)
         waves = join(self.recordings, chosen, joining=self.joining, generator=generator)
@@ -308,7 +307,7 @@ class JoinedDigits(Sequence[FrameBatch]):
         return FrameBatch(*frames, text, torch.ones_like(text, dtype=torch.bool))
 
     def choose(self, generator: torch.Generator) -> Int[Tensor, "batch n_digits"]:
-        """Recordings of one speaker a row, and as many of them in every row."""
+        """Recordings of one speaker in each row, and the same number in every row."""
         least, most = self.joining.shortest, self.joining.longest
         n = int(torch.randint(least, most + 1, (), generator=generator))
         present = self.counts.nonzero()[:, 0]

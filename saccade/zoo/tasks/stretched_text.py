@@ -1,7 +1,7 @@
-"""Drawled words: each letter is held for some frames, with silences between, as in slow speech.
+"""Stretched words: each letter lasts some frames, with silences between, as in slow speech.
 
-What an online model must learn without being told: where one letter ends and the next begins. Real
-speech is what such models are for; this is its smallest likeness. The words are real.
+An online model must learn without supervision where one letter ends and the next begins. Such
+models are made for real speech; this is a minimal substitute. The words are real.
 """
 
 import re
@@ -12,15 +12,15 @@ from typing import NamedTuple
 import torch
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
 SILENCE = "_"
 SHORTEST, LONGEST = 2, 12
-"""Letters in a word; what is shorter is no word, what is longer is rare."""
+"""Letters in a word; longer words are rare."""
 
 
 class WordSplits(NamedTuple):
-    """Words to learn from, to choose by and to report; no word is in two of them."""
+    """Training, validation and test words; no word is in two parts."""
 
     train: list[str]
     valid: list[str]
@@ -46,48 +46,50 @@ def split_vocabulary(texts: Iterable[str]) -> WordSplits:
     return found
 
 
-class Drawled(NamedTuple):
-    """A word as it is heard."""
+class Stretched(NamedTuple):
+    """A stretched word."""
 
     frames: str
     """A letter or a silence each."""
     onsets: list[int]
-    """The frame at which each letter begins."""
+    """The first frame of each letter."""
 
 
-def drawl(
+def stretch(
     words: Sequence[str], *, longest_hold: int, noise: float, seed: int, epoch: int = 0
-) -> list[Drawled]:
-    """Say each word slowly; the same way for the same ``(seed, epoch)``.
+) -> list[Stretched]:
+    """Stretch each word; depends only on ``(seed, epoch)``.
 
     Each letter is held for 1 to ``longest_hold`` frames, after 0 to 2 frames of silence, or 1 to 2
-    where the letter before is the same: without it "ll" could not be told from a long "l".
+    where the letter before is the same: otherwise "ll" would equal a long "l".
 
-    >>> drawl(["hello"], longest_hold=3, noise=0.0, seed=1)
-    [Drawled(frames='__heelll__ll__ooo', onsets=[2, 3, 5, 10, 14])]
+    >>> stretch(["hello"], longest_hold=3, noise=0.0, seed=1)
+    [Stretched(frames='__heelll__ll__ooo', onsets=[2, 3, 5, 10, 14])]
 
     Args:
-        noise: The share of frames that are drowned by a random letter.
+        noise: Fraction of frames that are replaced by a random letter.
     """
     generator = generator_of(seed, epoch)
     n = sum(map(len, words))
     held = iter(torch.randint(1, longest_hold + 1, (n,), generator=generator).tolist())
     silent = iter(torch.randint(0, 3, (n,), generator=generator).tolist())
-    said = [_say(word, held, silent) for word in words]
-    return _drowned(said, noise=noise, generator=generator) if noise else said
+    said = [_stretched(word, held, silent) for word in words]
+    return _with_noise(said, noise=noise, generator=generator) if noise else said
 
 
-def _say(word: str, held: Iterator[int], silent: Iterator[int]) -> Drawled:
+def _stretched(word: str, held: Iterator[int], silent: Iterator[int]) -> Stretched:
     frames, onsets, before = "", [], ""
     for letter in word:
         frames += SILENCE * max(next(silent), letter == before)
         onsets.append(len(frames))
         frames += letter * next(held)
         before = letter
-    return Drawled(frames, onsets)
+    return Stretched(frames, onsets)
 
 
-def _drowned(said: Sequence[Drawled], *, noise: float, generator: torch.Generator) -> list[Drawled]:
+def _with_noise(
+    said: Sequence[Stretched], *, noise: float, generator: torch.Generator
+) -> list[Stretched]:
     n = sum(len(word.frames) for word in said)
     lost = iter((torch.rand(n, generator=generator) < noise).tolist())
     other = iter(torch.randint(len(ascii_lowercase), (n,), generator=generator).tolist())

@@ -1,4 +1,4 @@
-"""Pieces of words, learnt from text: byte-pair encoding and wordpieces."""
+"""Subword tokenizers, trained on text: byte-pair encoding and wordpieces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Subwords:
 
     As in GNMT a word's first piece begins with a mark, so that the text comes back from its pieces
     alone (with single spaces, in Unicode's composed form). Unlike GNMT punctuation is never part of
-    a word's piece. A text that spells out a symbol, "</s>" say, is text.
+    a word's piece. A symbol written in a text, such as "</s>", is text.
 
     >>> pieces = Subwords.train(["low lower lowest"] * 5, size=20)
     >>> pieces.decode(pieces.encode("lower low"))
@@ -45,7 +45,7 @@ class Subwords:
     tokenizer: Tokenizer = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Not kept in the tokenizer's own JSON, so set whenever one is made.
+        # Not stored in the tokenizer's own JSON, so it is set here.
         self.tokenizer.encode_special_tokens = True
 
     @classmethod
@@ -54,7 +54,7 @@ class Subwords:
         if kind not in KINDS:
             raise UsageError(f"no subwords of kind {kind!r}", hint=" or ".join(KINDS))
         tokenizer = _blank(kind)
-        # No continuing prefix ("##"): the mark at the start of words says the same.
+        # No continuing prefix ("##"): the mark at the start of words has the same role.
         trainer = (BpeTrainer if kind == "bpe" else WordPieceTrainer)(
             vocab_size=size,
             special_tokens=[*SYMBOLS],
@@ -78,7 +78,7 @@ class Subwords:
 
     @classmethod
     def from_json(cls, held: dict[str, Any]) -> Subwords:
-        """Make it again from `to_json`."""
+        """Restore it from `to_json`."""
         try:
             tokenizer = Tokenizer.from_str(json.dumps(held["tokenizer"]))
         except Exception as error:  # the library raises nothing narrower
@@ -130,7 +130,7 @@ def _blank(kind: str, vocabulary: dict[str, int] | None = None) -> Tokenizer:
     if kind == "bpe":
         tokenizer = Tokenizer(BPE(unk_token=unk))
     else:
-        # Words of more than 100 characters are no words; the library's own limit.
+        # Words have at most 100 characters; the library's own limit.
         model = WordPiece(vocabulary or {}, unk_token=unk, continuing_subword_prefix="")
         tokenizer = Tokenizer(model)
     tokenizer.normalizer = Normalizers([NFC(), Replace(Regex(r"\s+"), " "), Strip()])

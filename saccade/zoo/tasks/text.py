@@ -14,7 +14,7 @@ from torch import Tensor
 from saccade.errors import TaskError, UsageError
 from saccade.zoo.tasks.vocabulary import EOS, PAD, SYMBOLS, UNK, Vocabulary
 
-# Text into words and back: punctuation stands alone, and remembers what it touched.
+# Text to words and back: punctuation marks are tokens, with marks where no space was.
 
 JOINT = "￭"
 """Marks the side of a punctuation mark on which there was no space."""
@@ -24,10 +24,11 @@ _PARTS = re.compile(r"\w+(?:['\u2019.,-]\w+)*|[^\w\s]")
 
 
 def split_words(text: str) -> list[str]:
-    """Words and punctuation marks, such that `join_words` gives the text back.
+    """Words and punctuation marks; `join_words` restores the text.
 
-    The idea is OpenNMT's "joiner": a mark that touched its neighbour carries a sign on that side,
-    so that a translation can be written out again without a language's rules. Spaces count as one.
+    The idea is OpenNMT's "joiner": a punctuation mark without a space before or after it carries a
+    joiner on that side, so that a translation can be detokenised without rules of a language.
+    Spaces count as one.
 
     >>> split_words("A dog (small), isn't it?")
     ['A', 'dog', '(￭', 'small', '￭)', '￭,', "isn't", 'it', '￭?']
@@ -39,7 +40,7 @@ def split_words(text: str) -> list[str]:
         if part.start() == end:
             if _is_mark(word):
                 word = JOINT + word
-            else:  # then the part before is a mark: two words cannot touch
+            else:  # then the part before is a mark: two words cannot be adjacent
                 words[-1] += JOINT
         words.append(word)
         end = part.end()
@@ -59,20 +60,20 @@ def _is_mark(word: str) -> bool:
     return len(word) == 1 and not word.isalnum() and word != "_"
 
 
-# Running text into sentences, by what stands before and after a full stop.
+# Running text to sentences, by the context of a full stop.
 
 _BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")
 # A stop, whatever closes after it, and then white space and a capital, opened by a quote or not.
 _END = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]*(?=\s+[\"'\u201c\u2018(\[]*[A-Z])")
-# A point after one of these, or after a single capital, ends a word and no sentence.
+# A full stop after one of these, or after a single capital, does not end a sentence.
 _SHORT = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Esq|Messrs|Mme|Prof|Rev|Capt|Col|No)|\b[A-Z])\Z")
 
 
 def split_sentences(text: str) -> list[str]:
     r"""The sentences of a text whose paragraphs have an empty line between them.
 
-    A paragraph without a small letter is a heading, and is left out. Underscores, which stand for
-    italics in Project Gutenberg's books, become spaces.
+    A paragraph without a lower-case letter is a heading, and is left out. Underscores, which stand
+    for italics in Project Gutenberg's books, become spaces.
 
     >>> split_sentences("CHAPTER I\n\nMr. Bingley came.  'Why?'\nasked Jane. He _laughed_.")
     ['Mr. Bingley came.', "'Why?' asked Jane.", 'He laughed .']
@@ -98,7 +99,7 @@ Unit = Literal["word", "character"]
 
 
 class TextSplits(NamedTuple):
-    """What to learn from, what to choose by (perhaps empty), what to report."""
+    """The training, validation (may be empty) and test parts."""
 
     train: str
     valid: str
@@ -112,7 +113,7 @@ class TextBatch(NamedTuple):
     targets: Int[Tensor, "batch pos"]
     mask: Bool[Tensor, "batch pos"]
     is_first: bool
-    """True where the streams begin: a state carried along starts anew."""
+    """True where the streams begin: a carried state is reset."""
 
 
 @dataclass(frozen=True)
@@ -127,17 +128,17 @@ class TextCorpus:
 
 
 def split_text(text: str, *, valid: float, test: float) -> TextSplits:
-    """The first characters to learn from, then some to choose by, the last for the test.
+    """The first characters for training, the next for validation, the last for the test.
 
     >>> split_text("abcdefghij", valid=0.2, test=0.1)
     TextSplits(train='abcdefg', valid='hi', test='j')
     """
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise UsageError(
-            f"valid {valid} and test {test} leave nothing to learn from",
+            f"valid {valid} and test {test} leave nothing for training",
             hint="give two shares of 0 or more that add up to less than 1",
         )
-    # Where nanoGPT cuts, for shares that binary fractions cannot hold exactly.
+    # Cuts where nanoGPT does, also for fractions that are not exact in binary.
     begin, end = (int(round(len(text) * (1 - share), 6)) for share in (valid + test, test))
     return TextSplits(text[:begin], text[begin:end], text[end:])
 
@@ -145,13 +146,13 @@ def split_text(text: str, *, valid: float, test: float) -> TextSplits:
 def make_corpus(
     splits: TextSplits, *, unit: Unit, max_size: int | None = None, min_count: int = 1
 ) -> TextCorpus:
-    """Encode each part; the vocabulary is that of the training part alone.
+    """Encode each part; the vocabulary is that of the training part.
 
-    Words are what spaces separate, and each line ends in EOS, as is usual for the Penn Treebank and
-    WikiText. Characters are taken as they stand, line feeds included.
+    Words are separated by spaces, and each line ends in EOS, as is usual for the Penn Treebank and
+    WikiText. Characters are used as they are, line feeds included.
 
     Args:
-        max_size: how many entries the vocabulary has at most, the symbols included.
+        max_size: maximum vocabulary size, symbols included.
         min_count: words that are rarer become UNK.
     """
     pieces = [split_units(part, unit) for part in splits]
@@ -174,7 +175,7 @@ def split_units(text: str, unit: Unit) -> list[str]:
     if unit == "character":
         return list(text)
     lines = text.removesuffix("\n").split("\n") if text else []
-    # A text that spells out a symbol does not thereby end or fill up anything.
+    # A symbol written in a text is text, not EOS or padding.
     plain: dict[str, str] = dict.fromkeys(SYMBOLS, SYMBOLS[UNK])
     words = ((plain.get(word, word) for word in line.split()) for line in lines)
     return [word for line in words for word in (*line, SYMBOLS[EOS])]
@@ -183,9 +184,9 @@ def split_units(text: str, unit: Unit) -> list[str]:
 def stream_batches(ids: Int[Tensor, " token"], *, batch: int, window: int) -> Iterator[TextBatch]:
     """Cut a text into ``batch`` streams and go through all of them window by window.
 
-    Row ``i`` of a window goes on where row ``i`` of the window before stopped, so that a recurrent
-    state can be carried along (and cut off from the gradient). Every token but the first is a
-    target exactly once; the last stream may be shorter, and the mask says so.
+    Row ``i`` of a window continues row ``i`` of the window before, so that a recurrent state can be
+    carried along (and detached from the gradient). Every token but the first is a target exactly
+    once; the last stream may be shorter, and the mask says so.
 
     >>> first, second = stream_batches(torch.arange(4, 12), batch=2, window=3)
     >>> first.inputs.tolist(), first.targets.tolist()

@@ -1,4 +1,4 @@
-"""The plainest tokenizers, of whole words and of characters; saving and loading of any."""
+"""Tokenizers: their interface, those of whole words and of characters, saving and loading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saccade.zoo.tasks.subwords import Subwords
 from saccade.zoo.tasks.text import JOINT, join_words, split_words
 from saccade.zoo.tasks.vocabulary import Ragged, Vocabulary
 
-# What all ways of turning text into ids have in common.
+# The interface of all tokenizers.
 
 
 @runtime_checkable
@@ -23,7 +23,7 @@ class Tokenizer(Protocol):
     """Turns text into ids and ids into text."""
 
     def __len__(self) -> int:
-        """How many different ids there are."""
+        """Vocabulary size."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -39,21 +39,21 @@ class Tokenizer(Protocol):
         ...
 
     def unknown(self, text: str) -> list[str]:
-        """The parts of a text that its ids do not tell: words or characters never seen."""
+        """The parts of a text that its ids lose: unseen words or characters."""
         ...
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        """How each id is written, the symbols included: the axis of a picture."""
+        """The text of each id, symbols included: the labels of a plot's axis."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to make it again, with its ``kind``."""
+        """All that is needed to restore it, with its ``kind``."""
         ...
 
 
 @dataclass(frozen=True)
 class WordTokenizer:
-    """Whole words by `split_words`; those it does not know become UNK.
+    """Whole words by `split_words`; unknown ones become UNK.
 
     >>> tokenizer = WordTokenizer.build(["A dog.", "A cat."])
     >>> tokenizer.decode(tokenizer.encode("A cat."))
@@ -66,7 +66,7 @@ class WordTokenizer:
     def build(
         cls, texts: Iterable[str], *, max_size: int | None = None, min_count: int = 1
     ) -> WordTokenizer:
-        """The commonest words of some texts."""
+        """The most frequent words of the texts."""
         words = map(split_words, texts)
         return cls(Vocabulary.build(words, max_size=max_size, min_count=min_count))
 
@@ -115,7 +115,7 @@ class CharacterTokenizer:
 
     @classmethod
     def build(cls, texts: Iterable[str]) -> CharacterTokenizer:
-        """All characters of some texts."""
+        """All characters of the texts."""
         return cls(Vocabulary.build(texts))
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Read a tokenizer that `save_tokenizer` wrote, of whatever kind."""
+    """Read a tokenizer of any kind that `save_tokenizer` wrote."""
     try:
         held = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -167,7 +167,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def tokenizer_from_json(held: Any, where: str = "this") -> Tokenizer:
-    """Make a tokenizer of what its ``to_json`` gave."""
+    """Restore a tokenizer from its ``to_json``."""
     kind = held.get("kind") if isinstance(held, dict) else None
     try:
         if kind == "words":

@@ -13,15 +13,15 @@ from saccade.zoo.metrics.translation_metrics import check_counts
 from saccade.zoo.tasks.books import read_zip
 from saccade.zoo.tasks.datasets import find_data
 
-# Constituency trees: read from brackets, made plain, compared with others.
+# Constituency trees: parsed from brackets, simplified, compared.
 
 TOP = "TOP"
-"""Holds several trees together where there should be one; never counted."""
+"""Root over several trees where there should be one; never counted."""
 TRACE = "-NONE-"
-# EVALB's own list (COLLINS.prm): these words are taken out before brackets are compared.
+# EVALB's own list (COLLINS.prm): these words are removed before brackets are compared.
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 # A leaf with its tag and word; or an opening bracket with its label, if any; or a closing one; or
-# what should not be there.
+# an unexpected character.
 _PIECE = re.compile(r"\(([^\s()]+)\s+([^\s()]+)\s*\)|\(\s*([^\s()]*)|(\))|([^\s()]+)")
 _TAGS = re.compile(r"[-=|].*")
 
@@ -34,7 +34,7 @@ class Tree(NamedTuple):
     word: str | None = None
 
     def steps(self) -> Iterator[tuple[Tree, bool]]:
-        """Each node from left to right; True where it is left again. A leaf is only entered.
+        """Each node from left to right; True when it is left. A leaf is only entered.
 
         A loop instead of recursion, because a long sentence's tree can be deep.
         """
@@ -65,7 +65,7 @@ class Tree(NamedTuple):
 def read_trees(text: str, where: str = "this text") -> list[Tree]:
     """The trees written in a text as ``(S (NP (NNP John)) (VP (VBZ sleeps)))``.
 
-    The unlabelled brackets around each tree of the Penn Treebank are taken off.
+    The unlabelled brackets around each tree of the Penn Treebank are removed.
 
     >>> [tree.words() for tree in read_trees("( (S (NP (NNP John)) (VP (VBZ sleeps))) )")]
     [['John', 'sleeps']]
@@ -96,10 +96,11 @@ def _broken(where: str, what: str) -> TaskError:
 
 
 def plain_tree(tree: Tree) -> Tree | None:
-    """The tree without traces and function tags, or None if nothing but traces was in it.
+    """The tree without traces and function tags, or None if it held only traces.
 
-    What parsers are trained and scored on: empty elements (``-NONE-``) are removed with all that
-    held nothing else, and ``NP-SBJ-1``, ``NP=2`` and ``ADVP|PRT`` become NP, NP and ADVP.
+    The form on which parsers are trained and scored: empty elements (``-NONE-``) are removed with
+    all brackets that held nothing else, and ``NP-SBJ-1``, ``NP=2`` and ``ADVP|PRT`` become NP, NP
+    and ADVP.
 
     >>> print(plain_tree(read_trees("(S (NP-SBJ-1 (-NONE- *)) (VP=2 (VB Go)))")[0]))
     (S (VP (VB Go)))
@@ -117,10 +118,10 @@ def plain_tree(tree: Tree) -> Tree | None:
 
 
 def brackets_of(tree: Tree, skip: frozenset[int] = frozenset()) -> list[Bracket]:
-    """Each constituent with the words it spans; tags, TOP and empty spans are no constituents.
+    """Each constituent with the words it spans; tags, TOP and empty spans are not constituents.
 
     Args:
-        skip: places of words that do not count (punctuation).
+        skip: positions of words that do not count (punctuation).
     """
     found: list[Bracket] = []
     begun: list[int] = []
@@ -139,7 +140,7 @@ def brackets_of(tree: Tree, skip: frozenset[int] = frozenset()) -> list[Bracket]
 def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> BracketScore:
     """Labelled bracket F1 of trees over the same sentences, punctuation not counted.
 
-    What is punctuation is told by the gold tags, because a predicted tree has none.
+    Punctuation is identified by the gold tags, because a predicted tree has none.
     """
     check_counts(gold, predicted, "predicted trees", "gold trees")
     for number, (right, guess) in enumerate(zip(gold, predicted, strict=True), start=1):
@@ -160,7 +161,7 @@ def score_trees(gold: Sequence[Tree], predicted: Sequence[Tree]) -> BracketScore
 
 
 class TreeSplits(NamedTuple):
-    """What to learn from, what to choose by, what to report."""
+    """The training, validation and test parts."""
 
     train: list[Tree]
     valid: list[Tree]
@@ -168,11 +169,12 @@ class TreeSplits(NamedTuple):
 
 
 def read_treebank(data: str | Path | None = None, *, max_words: int | None = None) -> TreeSplits:
-    """Plain trees (no traces, no function tags), split by file.
+    """Simplified trees (no traces, no function tags), split by file.
 
-    The sample is what is free of the Wall Street Journal part (files 1 to 199), so the usual
+    The sample is the free portion of the Wall Street Journal part (files 1 to 199), so the usual
     sections 2-21, 22 and 23 are not in it. Files whose number ends in 9 are the test, those in 8
-    are for choosing, so that no article is in two parts and each part has all kinds of them.
+    are the validation part, so that no article is in two parts and all kinds of articles are in
+    each.
 
     Args:
         max_words: leaves out sentences with more words than this.
@@ -188,7 +190,7 @@ def read_treebank(data: str | Path | None = None, *, max_words: int | None = Non
 
 
 def part_of(name: str) -> int:
-    """The part a file belongs to: 0 to learn from, 1 to choose by, 2 to report.
+    """The part of a file: 0 training, 1 validation, 2 test.
 
     >>> [part_of(f"combined/wsj_{n:04}.mrg") for n in (7, 18, 199)]
     [0, 1, 2]
@@ -197,7 +199,7 @@ def part_of(name: str) -> int:
 
 
 def word_class(word: str) -> str:
-    """A name for words of one look, for words too rare to be learnt one by one.
+    """A class of words with the same shape, for words too rare to have an embedding.
 
     After Petrov et al., 2006 ("Learning accurate, compact, and interpretable tree annotation"), who
     replace rare words by their features; fewer here, for a sample a thirteenth as large as theirs.
@@ -217,7 +219,7 @@ def word_class(word: str) -> str:
 _ENDINGS = ("ing", "ion", "ity", "ous", "ble", "est", "ed", "er", "ly", "al", "ic", "s", "y")
 
 
-# Trees as sequences of brackets, and back again, whatever a model has written.
+# Trees as sequences of brackets, and back, from any output of a model.
 
 WORD = "XX"
 """Stands for every word of a sentence."""
@@ -230,7 +232,7 @@ def linearise(tree: Tree, leaf: Callable[[Tree], str] = lambda _: WORD) -> list[
     normalised to XX as in their section 3.1, since they are not scored.
 
     Args:
-        leaf: what stands for a leaf; ``lambda leaf: leaf.label`` keeps the tags.
+        leaf: the symbol of a leaf; ``lambda leaf: leaf.label`` keeps the tags.
     """
     return [
         leaf(node) if node.word is not None else f"{')' if is_left else '('}{node.label}"
@@ -243,16 +245,16 @@ class Delinearised(NamedTuple):
 
     tree: Tree
     n_repairs: int
-    """How many brackets and words had to be added, dropped or closed: 0 if it was well formed."""
+    """Number of brackets and words that were added, dropped or closed: 0 if well formed."""
 
 
 def delinearise(pieces: Sequence[str], words: Sequence[str]) -> Delinearised:
-    """Read a linearised tree back, whatever a model has written.
+    """Parse a linearised tree from any output of a model.
 
     Vinyals et al. (section 3.2) put brackets at either end until all were balanced. Here a closing
     bracket closes the innermost open one of its label and all inside it, and is dropped if there is
-    none; open ones are closed at the end; words that are left over go to the end of the tree, and
-    places that no word is left for are dropped, with every bracket that held nothing else.
+    none; open ones are closed at the end; left-over words go to the end of the tree, and leaves
+    without a word are dropped, with every bracket that held nothing else.
 
     >>> done = delinearise("(S (NP XX )NP (VP XX (NP XX".split(), ["John", "has", "dogs", "."])
     >>> print(done.tree, done.n_repairs)

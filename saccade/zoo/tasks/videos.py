@@ -1,7 +1,7 @@
-"""Films of which features were computed before, with sentences: the form of YouTube2Text.
+"""Videos with captions: moving MNIST digits, and features in the format of YouTube2Text.
 
-The clips of YouTube2Text (MSVD) cannot be had any more from where they were; what circulates is one
-vector a frame, from some image net, and about forty sentences a clip. Read here:
+The clips of YouTube2Text (MSVD) are no longer available at their source; copies hold one vector a
+frame, from some image net, and about forty captions a clip. Read here:
 
 - ``sents_train_lc_nopunc.txt``, ``sents_val_...``, ``sents_test_...``: a clip and a sentence on
   each line with a tab between, as Venugopalan et al., 2015 (https://arxiv.org/abs/1505.00487) have
@@ -28,49 +28,48 @@ from saccade.errors import TaskError
 from saccade.store.folder import load_tensors
 from saccade.zoo.tasks.books import read_lines
 from saccade.zoo.tasks.digit_captions import NAMES, DigitEpoch, DigitSentences, Sentences
-from saccade.zoo.tasks.mnist import Digits, as_images
-from saccade.zoo.tasks.scenes import SIDE, pixels_of
+from saccade.zoo.tasks.mnist import SIDE, Digits, as_images, pixels_of
 from saccade.zoo.tasks.vocabulary import EOS, SYMBOLS, Vocabulary
 
-# Films of MNIST digits that come one after the other and move, and sentences that tell of them.
+# Videos of MNIST digits that appear one after the other and move, with captions.
 #
-# ``seven moves left then two moves up``: the digits are real, their motion is made, and it is known
-# in which frames each is seen. So attention over time can be judged as that over an image is in
-# `saccade.zoo.tasks.digit_captions`. A single frame shows which digit it is and not where it goes.
+# ``seven moves left then two moves up``: the digits are real, their motion is synthetic, and the
+# frames of each are known. So attention over time can be evaluated, as attention over an image in
+# `saccade.zoo.tasks.digit_captions`. A single frame shows the digit, but not its direction.
 #
-# The films stand where Yao et al., 2015 (https://arxiv.org/abs/1502.08029) have YouTube2Text.
+# These videos replace the YouTube2Text of Yao et al., 2015 (https://arxiv.org/abs/1502.08029).
 
 N_FRAMES = 16
 MOST = 3
-"""Digits in a film at most."""
+"""Maximum number of digits in a video."""
 SHORTEST, LONGEST = 4, 5
-"""Frames in which one of them is seen; three times the longest is a film."""
+"""Frames in which a digit is visible; a video has three times the maximum."""
 SPEED = 2  # pixels a frame
 WAYS = ("up", "down", "left", "right")
 STEPS = torch.tensor([[-1, 0], [1, 0], [0, -1], [0, 1]])
-"""Of each way: rows and columns."""
+"""Of each direction: rows and columns."""
 VOCABULARY = Vocabulary((*SYMBOLS, *NAMES, *WAYS, "moves", "then"))
 """All words of these sentences."""
 N_WORDS = 4
 """About one digit, with what links it to the next or ends the sentence."""
-NAME, WAY = 0, 2  # which of them is the name, and which tells the way
-REACH = SPEED * (LONGEST - 1)  # pixels that a digit moves at most
+NAME, WAY = 0, 2  # which of them is the name, and which the direction
+REACH = SPEED * (LONGEST - 1)  # maximum movement of a digit in pixels
 
 
 class FilmBatch(NamedTuple):
-    """Films, a sentence about each, and what each word of it is about."""
+    """Videos, a caption of each, and the digit that each word describes."""
 
     frames: Float[Tensor, "batch frame 1 height width"]
-    """0 is paper, 1 is ink."""
+    """0 is background, 1 is ink."""
     sentences: Sentences
     about: Int[Tensor, "batch pos"]
-    """The digit that a word names, or whose way it tells; -1 for all other words."""
+    """The digit whose name or direction a word gives; -1 for all other words."""
     spans: Int[Tensor, "batch digit 2"]
-    """The first frame in which each digit is seen, and the first in which it is gone."""
+    """The first frame in which each digit is visible, and the first after it."""
 
 
 class MovingDigits(DigitEpoch[FilmBatch]):
-    """The batches of one epoch; every digit is the first one of a film once."""
+    """The batches of one epoch; every digit is the first one of a video once."""
 
     n_together = MOST
     smallest = SIDE + REACH
@@ -84,10 +83,10 @@ class MovingDigits(DigitEpoch[FilmBatch]):
 def make_films(
     digits: Digits, chosen: Int[Tensor, "batch digit"], *, size: int, generator: torch.Generator
 ) -> FilmBatch:
-    """A batch of films in one go.
+    """A batch of videos in one operation.
 
     Args:
-        chosen: The digits of each film; the first one, two or three of them are seen.
+        chosen: The digits of each video; the first one, two or three of them are visible.
     """
     n = len(chosen)
     n_seen = torch.randint(1, MOST + 1, (n, 1), generator=generator)
@@ -101,12 +100,12 @@ def make_films(
 def _spans(
     n_seen: Int[Tensor, "batch 1"], generator: torch.Generator
 ) -> Int[Tensor, "batch digit 2"]:
-    """When each digit is seen: one after the other, with the frames that are left in between."""
+    """The frames of each digit: one after the other, with the remaining frames as gaps."""
     shape = (len(n_seen), MOST)
     lasting = torch.randint(SHORTEST, LONGEST + 1, shape, generator=generator)
     lasting = lasting.where(torch.arange(MOST) < n_seen, 0)
     left = N_FRAMES - lasting.sum(1, keepdim=True)
-    # Sorted draws cut what is left into gaps: before each digit, and after the last.
+    # Sorted draws split the remaining frames into gaps: before each digit, and after the last.
     waits = (torch.rand(shape, generator=generator) * (left + 1)).long().sort(1).values
     ends = lasting.cumsum(1) + waits
     return torch.stack([ends - lasting, ends], dim=2)
@@ -127,7 +126,7 @@ def _film(
     since = frame - spans[:, None, :, 0]  # [batch, frame, digit]
     is_seen = (since >= 0) & (frame < spans[:, None, :, 1])
     way = STEPS[ways]  # [batch, digit, 2]
-    # Along its way a digit begins where the rest of the way is free, across it anywhere.
+    # Along its direction a digit starts where it stays inside the frame, across it anywhere.
     across = torch.randint(0, room + 1, (n, MOST, 2), generator=generator)
     along = torch.randint(0, room - REACH + 1, (n, MOST, 2), generator=generator)
     start = torch.where(way == 0, across, torch.where(way > 0, along, room - along))
@@ -146,7 +145,7 @@ def _say(
 ) -> DigitSentences:
     """The sentences: four words a digit, of which the last links it to the next or is the end."""
     moves, then = VOCABULARY.encode(["moves", "then"])
-    left = n_seen - torch.arange(MOST)  # digits still to be told, this one counted
+    left = n_seen - torch.arange(MOST)  # digits still to be described, this one included
     words = torch.stack(
         [
             labels + VOCABULARY.ids[NAMES[0]],
@@ -167,14 +166,14 @@ FRAME = re.compile(r"(.+)_frame_(\d+)")
 
 
 class Films(NamedTuple):
-    """Clips and what was said about each."""
+    """Clips and their captions."""
 
     names: tuple[str, ...]
     features: Float[Tensor, "film frame d_frame"]
     sentences: tuple[tuple[tuple[str, ...], ...], ...]
 
     def references(self) -> list[list[str]]:
-        """The sentences of each clip, as metrics take them."""
+        """The captions of each clip, as metrics take them."""
         return [[" ".join(words) for words in each] for each in self.sentences]
 
 
@@ -200,7 +199,7 @@ def read_video_features(
 
 
 def evenly(frames: Float[Tensor, "frame d"], n: int) -> Float[Tensor, "n d"]:
-    """So many frames, evenly spaced; of fewer, some several times.
+    """``n`` frames, evenly spaced; with fewer frames, some are repeated.
 
     >>> evenly(torch.arange(7.0)[:, None], 3)[:, 0]
     tensor([1., 3., 5.])

@@ -19,23 +19,23 @@ from saccade.errors import TaskError, UsageError
 # The four symbols that every vocabulary begins with, and their ids.
 
 PAD = 0
-"""Fills up the rows of a batch; never predicted and never attended."""
+"""Padding of the rows of a batch; never predicted and never attended."""
 BOS = 1
-"""What a decoder is given before the first symbol."""
+"""Input of a decoder before the first symbol."""
 EOS = 2
-"""What a decoder says when it has finished; also the end of a source sentence."""
+"""Output of a decoder when it has finished; also the end of a source sentence."""
 UNK = 3
-"""Stands for whatever a vocabulary does not hold."""
+"""Stands for any word outside the vocabulary."""
 
 SYMBOLS = ("<pad>", "<s>", "</s>", "<unk>")
-"""How they are written; the place in this list is the id."""
+"""Their texts; the index in this list is the id."""
 
 
-# Sequences of unequal length, held end to end in one tensor, padded in one step when asked for.
+# Sequences of unequal length, concatenated in one tensor, padded in one step on demand.
 
 
 class Padded(NamedTuple):
-    """Rows of one length; the mask is True where something real stands."""
+    """Padded rows; the mask is True for real tokens."""
 
     ids: Int[Tensor, "batch pos"]
     mask: Bool[Tensor, "batch pos"]
@@ -52,11 +52,11 @@ class Ragged:
 
     values: Int[Tensor, " value"]
     starts: Int[Tensor, " row_or_end"]
-    """Where each row begins, and at last the number of values."""
+    """Where each row begins; the last value is the number of values."""
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
-        """Lay the rows end to end."""
+        """Concatenate the rows."""
         held = list(rows)
         starts = np.zeros(len(held) + 1, np.int64)
         np.cumsum([len(row) for row in held], out=starts[1:])
@@ -76,19 +76,19 @@ class Ragged:
         return self.values[int(self.starts[index]) : int(self.starts[index + 1])]
 
     def select(self, rows: Int[Tensor, " batch"]) -> Ragged:
-        """These rows, in this order."""
+        """The given rows, in this order."""
         lengths = self.lengths[rows]
         starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         moved = (self.starts[rows] - starts[:-1]).repeat_interleave(lengths)
         return Ragged(self.values[torch.arange(int(starts[-1])) + moved], starts)
 
     def reversed(self) -> Ragged:
-        """Each row back to front."""
+        """Each row reversed."""
         last = (self.starts[:-1] + self.starts[1:] - 1).repeat_interleave(self.lengths)
         return Ragged(self.values[last - torch.arange(len(self.values))], self.starts)
 
     def between(self, *, first: int | None = None, last: int | None = None) -> Ragged:
-        """Each row with one id put before it, or after it, or both."""
+        """Each row with one id before it, or after it, or both."""
         row = torch.arange(len(self)).repeat_interleave(self.lengths)
         before, after = int(first is not None), int(last is not None)
         starts = self.starts + torch.arange(len(self) + 1) * (before + after)
@@ -101,7 +101,7 @@ class Ragged:
         return Ragged(values, starts)
 
     def pad(self, rows: Int[Tensor, " batch"]) -> Padded:
-        """These rows side by side, filled up with PAD to the longest of them."""
+        """The given rows as a batch, padded with PAD to the longest of them."""
         lengths = self.lengths[rows]
         place = torch.arange(int(lengths.max()) if len(rows) else 0)
         mask = place < lengths[:, None]  # [batch, pos]
@@ -114,9 +114,9 @@ class Ragged:
 def cut_by_tokens(
     sizes: Int[Tensor, " row"], order: Int[Tensor, " row"], *, tokens: int
 ) -> list[Int[Tensor, " _"]]:
-    """Consecutive rows of ``order``, each time as many as fit into ``tokens``, padding included.
+    """Consecutive rows of ``order``, as many in each part as fit into ``tokens``, padding included.
 
-    A row that is longer makes a part of its own.
+    A longer row is a part of its own.
 
     >>> cut_by_tokens(torch.tensor([3, 1, 2, 9]), torch.tensor([1, 2, 0, 3]), tokens=6)
     [tensor([1, 2]), tensor([0]), tensor([3])]
@@ -134,7 +134,7 @@ def cut_by_tokens(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A list of words; the place in it is the id. The first four are the symbols.
+    """A list of words; the index is the id. The first four are the symbols.
 
     >>> words = Vocabulary.build([["the", "cat"], ["the", "mat"]], min_count=2)
     >>> words.encode(["the", "dog"]), len(words)
@@ -160,10 +160,10 @@ class Vocabulary:
         max_size: int | None = None,
         min_count: int = 1,
     ) -> Vocabulary:
-        """The commonest words, ties in the order of the alphabet.
+        """The most frequent words, ties in alphabetical order.
 
         Args:
-            max_size: how many entries at most, the symbols included.
+            max_size: maximum size, symbols included.
         """
         counts = Counter(chain.from_iterable(sequences))
         common = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
@@ -182,12 +182,12 @@ class Vocabulary:
         return word in self.ids
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The ids of some words; UNK for those it does not hold."""
+        """The ids of words; UNK for unknown ones."""
         ids = self.ids
         return [ids.get(word, UNK) for word in words]
 
     def encode_all(self, sequences: Iterable[Iterable[str]]) -> Ragged:
-        """The same for many sequences, laid end to end."""
+        """The same for many sequences, concatenated."""
         return Ragged.of(self.encode(words) for words in sequences)
 
     def decode(self, ids: Sequence[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a killed training goes on: weights, optimiser, generators and counters in one folder.
+"""Checkpoints: weights, optimiser, random generators and counters in one folder.
 
 Only safetensors and JSON: an optimiser's state is a table of tensors, one row a weight, and so is
 the state of the random generators.
@@ -25,9 +25,9 @@ from saccade.store.atomic import settled_folder
 from saccade.store.folder import load_tensors, read_folder, save_tensors, write_folder
 from saccade.store.schema import conform, with_digest, without_digest
 
-# The state of everything that draws at random, as tensors: seeded, taken, put back.
+# The state of all random generators, as tensors.
 
-# One process must not draw what its neighbour draws with the next seed.
+# Distance of the seeds of processes, so that neighbours do not share a seed.
 STRIDE = 1_000_003
 
 
@@ -40,7 +40,7 @@ def seed_all(seed: int, *, rank: int = 0) -> None:
 
 
 def random_state() -> dict[str, Tensor]:
-    """Where all the generators are.
+    """The state of all generators.
 
     >>> before = random_state()
     >>> first = torch.rand(())
@@ -54,7 +54,7 @@ def random_state() -> dict[str, Tensor]:
         "torch": torch.get_rng_state(),
         **{f"cuda.{i}": state for i, state in enumerate(_cuda_states())},
         "python": torch.tensor(words),
-        # NaN stands for "none waiting": the second of a pair of normal numbers.
+        # NaN: no cached second number of a normal pair.
         "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64),
         "numpy": torch.tensor([*(int(word) for word in key), place, has_gauss]),
         "numpy_gauss": torch.tensor(cached, dtype=torch.float64),
@@ -62,10 +62,10 @@ def random_state() -> dict[str, Tensor]:
 
 
 def set_random_state(state: Mapping[str, Tensor]) -> None:
-    """Put all the generators back to where they were."""
+    """Restore the state of all generators."""
     torch.set_rng_state(state["torch"])
     for device, _ in enumerate(_cuda_states()):
-        if f"cuda.{device}" in state:  # a run may be taken up on a machine without this GPU
+        if f"cuda.{device}" in state:  # a run may be resumed on a machine without this GPU
             torch.cuda.set_rng_state(state[f"cuda.{device}"], device)
     gauss = float(state["python_gauss"])
     words = tuple(state["python"].tolist())
@@ -77,7 +77,7 @@ def set_random_state(state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """Inside, everything draws from this seed; afterwards, as if nothing had been drawn."""
+    """Use this seed inside the block; restore all generators afterwards."""
     before = random_state()
     seed_all(seed)
     try:
@@ -90,7 +90,7 @@ def _cuda_states() -> list[Tensor]:
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
-# Where a training is: all that the loop counts.
+# Counters of the loop.
 
 MOST = 10**15
 Count = Annotated[int, Ge(0), Le(MOST)]
@@ -98,7 +98,7 @@ Count = Annotated[int, Ge(0), Le(MOST)]
 
 @dataclass
 class TrainState:
-    """The numbers that a checkpoint has to hold beside the tensors."""
+    """The values of a checkpoint in addition to the tensors."""
 
     step: Count = 0
     epoch: Count = 0
@@ -106,13 +106,13 @@ class TrainState:
     batch: Count = 0
     """How many batches of this epoch are done."""
     epoch_length: Count = 0
-    """How many batches the first epoch has; 0 while that is not known."""
+    """Number of batches in the first epoch; 0 while unknown."""
     stage: Count = 0
-    """Of the curriculum."""
+    """Stage of the curriculum."""
     seconds: Annotated[float, Ge(0)] = 0.0
-    """Spent so far, in all the processes that this run has lived in."""
+    """Seconds spent so far, including those before a resume."""
     units: Count = 0
-    """Tokens, images, ... learnt from so far."""
+    """Tokens, images, ... processed so far."""
     best: dict[str, float] = field(default_factory=dict)
     """The scores of the best validation."""
     best_step: Count = 0
@@ -124,27 +124,27 @@ class TrainState:
     validated: Annotated[int, Ge(-1), Le(MOST)] = -1
     """The step of the latest validation."""
     first_loss: float | None = None
-    """Of the first step: what an untrained model gives."""
+    """Loss of the first step, of an untrained model."""
     n_high: Count = 0
-    """Steps in a row whose loss was far above the first, up to the last line of the log."""
+    """Consecutive steps whose loss was far above the first, up to the last line of the log."""
     high_loss: float = 0.0
-    """The latest of these."""
+    """The latest of these losses."""
     is_done: bool = False
-    """The scores are all that was wanted."""
+    """The scores are good enough to end."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it goes into the checkpoint."""
+        """The JSON of a checkpoint."""
         scores = [written_scores(each) for each in self.stage_scores]
         return {**asdict(self), "best": written_scores(self.best), "stage_scores": scores}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], *, where: object) -> TrainState:
-        """What `to_json` gave, checked; earlier versions did not count losses that are high."""
+        """Restored from `to_json`, checked; earlier versions have no counts of high losses."""
         names = {each.name for each in fields(cls)} - {"first_loss", "n_high", "high_loss"}
         if missing := sorted(names - stored.keys()):
             raise StoreError(
                 f"{where} is damaged: the state has no {', '.join(missing)}",
-                hint="copy the run again, or begin again in another folder",
+                hint="copy the run again, or start again in another folder",
             )
         held = dict(stored)
         held["best"] = read_scores(held.get("best", {}))
@@ -155,7 +155,7 @@ class TrainState:
 
 
 def written_scores(scores: Mapping[str, float]) -> dict[str, float | str]:
-    """Scores as JSON can hold them; those beside the watched one may be infinite or NaN.
+    """Scores as JSON; those other than the watched one may be infinite or NaN.
 
     >>> written_scores({"nll": 0.5, "perplexity": float("inf")})
     {'nll': 0.5, 'perplexity': 'inf'}
@@ -164,7 +164,7 @@ def written_scores(scores: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def read_scores(scores: Any) -> Any:
-    """What `written_scores` was given; anything else stays as it is, to be refused later."""
+    """The inverse of `written_scores`; anything else is unchanged, to be refused later."""
     if not isinstance(scores, Mapping):
         return scores
     odd = {"nan", "inf", "-inf"}
@@ -179,7 +179,7 @@ PARTS = ("weights", "optimiser", "random", "carried", "window")
 
 
 class Checkpoint(NamedTuple):
-    """All that a training needs to go on as if nothing had happened."""
+    """All that a training needs to resume exactly."""
 
     state: TrainState
     weights: Mapping[str, Tensor]
@@ -193,14 +193,14 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint over the one that is there, as a whole."""
+    """Replace the checkpoint atomically."""
     tensors = {f"{part}.safetensors": getattr(checkpoint, part) for part in PARTS}
     state = with_digest(checkpoint.state.to_json())
     write_folder(folder, {"kind": KIND, "state": state}, tensors)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint in a folder; None when there has not been one yet."""
+    """The checkpoint in a folder; None if there is none yet."""
     if not settled_folder(folder).is_dir():
         return None
     names = [f"{part}.safetensors" for part in PARTS]
@@ -208,20 +208,20 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     if held.manifest.get("kind") != KIND or not isinstance(held.manifest.get("state"), dict):
         raise TrainingError(
             f"{where} is damaged: expected a {KIND} with its state",
-            hint="copy the run again, or begin again in another folder",
+            hint="copy the run again, or start again in another folder",
         )
     stored = without_digest(held.manifest["state"], where=where)
     if unknown := stored.keys() - {each.name for each in fields(TrainState)}:
         raise TrainingError(
             f"{folder} was written by another version of saccade: it has {', '.join(unknown)}",
-            hint="take it up with that version, or begin again in another folder",
+            hint="resume it with that version, or start again in another folder",
         )
     state = TrainState.from_json(stored, where=where)
     return Checkpoint(state, *(held.tensors[name] for name in names))
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: Path) -> None:
-    """Put weights into a model, or say how they do not fit."""
+    """Load weights into a model, or raise an error that says how they differ."""
     own = model.state_dict()
     wrong = [f"no {name}" for name in own if name not in weights]
     wrong += [f"{name} is unknown" for name in weights if name not in own]
@@ -242,20 +242,20 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: Pat
 def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
     """An optimiser's state as named tensors: ``number of the weight . name``.
 
-    Its settings are not among them: they follow from the training's.
+    Its settings are not included: they follow from the training settings.
     """
     return {
         f"{index}.{name}": value
         for index, values in optimiser.state_dict()["state"].items()
         for name, value in values.items()
-        if isinstance(value, Tensor)  # sgd without momentum remembers None
+        if isinstance(value, Tensor)  # the state of sgd without momentum is None
     }
 
 
 def load_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimiser_tensors` gave.
+    """Restore the result of `optimiser_tensors`.
 
-    In memory it must lie as its weight does: fused optimisers go over both as they lie there.
+    It must have the memory format of its weight: fused optimisers assume that both are equal.
     """
     weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -272,25 +272,25 @@ def load_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
 # The mean of the weights of the last validations.
 #
 # Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762), section 6.1, average the last 5 (or
-# 20) checkpoints, written every ten minutes; here they are those of the validations.
+# 20) checkpoints, written every ten minutes; here they are the weights at the last validations.
 
 
 def keep_recent(folder: Path, weights: Mapping[str, Tensor], *, step: int, n: int) -> None:
-    """Keep these weights, and of the earlier ones the latest ``n - 1``."""
+    """Store these weights, and keep the latest ``n - 1`` earlier ones."""
     save_tensors(folder / f"{step:09d}.safetensors", weights)
     for old in _files(folder)[:-n]:
         old.unlink()
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Remove what a killed run kept after the step at which it is taken up again."""
+    """Remove what a killed run stored after the step from which it resumes."""
     for file in _files(folder):
         if int(file.stem) > step:
             file.unlink()
 
 
 def average_recent(folder: Path) -> dict[str, Tensor]:
-    """The mean of all that was kept; whole numbers (counters) are the latest's."""
+    """The mean of all stored weights; integers (counters) are the latest."""
     files = _files(folder)
     latest = load_tensors(files[-1])
     sums = {name: value.double() for name, value in latest.items() if value.is_floating_point()}
@@ -302,6 +302,6 @@ def average_recent(folder: Path) -> dict[str, Tensor]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Whole files, oldest first; hidden ones were left by a killed process."""
+    """Complete files, oldest first; hidden ones were left by a killed process."""
     found = folder.glob("*.safetensors") if folder.is_dir() else []
     return sorted(file for file in found if file.stem.isdecimal())

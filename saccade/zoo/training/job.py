@@ -1,4 +1,4 @@
-"""What the loop needs to know of a system to train it."""
+"""A job: all that the loop needs to train a system."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from saccade.distributed import Processes
-from saccade.zoo.training.config import TrainConfig
+from saccade.errors import TrainingError
+from saccade.zoo.training.settings import TrainConfig
 
-# Easy things first: a training whose data gets harder when validation says that it may.
+# Curriculum: a training whose data gets harder when validation scores are good enough.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
     """Data in stages; the next one begins when the scores of this one are good enough.
 
-    A curriculum that goes by the clock needs none of this: let ``Job.batches`` look at the epoch.
+    A curriculum by epoch does not need this: ``Job.batches`` gets the epoch.
     """
 
     n_stages: int
-    """Stages are numbered from 0; the last is what the system is judged by."""
+    """Stages are numbered from 0; the system is evaluated on the last."""
     batches: Callable[[int, int], Iterable[Any]]
     """``batches(epoch, stage)``: the same for the same two numbers."""
     is_passed: Callable[[Sequence[Mapping[str, float]], int], bool]
-    """``is_passed(scores, stage)``: whether it is done, from its validations, the latest last."""
+    """``is_passed(scores, stage)``: whether it is passed, from its validations, the latest last."""
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -43,7 +44,7 @@ class LossOut(NamedTuple):
     """The loss of a batch."""
 
     loss: Float[Tensor, ""]
-    """To be minimised: a mean over ``n`` units, so that parts of a batch can be put together."""
+    """To be minimised: a mean over ``n`` units, so that parts of a batch can be combined."""
     n: int
     """How many units (tokens, images, ...) it is the mean of."""
     logged: Mapping[str, Float[Tensor, ""] | float] = NOTHING
@@ -51,19 +52,19 @@ class LossOut(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What a loss remembers from step to step: the state of an RNN that reads on, for instance.
+    """State that a loss carries from step to step, such as that of a language model's RNN.
 
-    A run that is taken up again must have it, too. The rows of the batch are on the first axis.
+    A resumed run needs it, too. The rows of the batch are on the first axis.
     """
 
     read: Callable[[], Mapping[str, Tensor]]
     write: Callable[[Mapping[str, Tensor]], None]
-    """Given what ``read`` gave; nothing at all means: forget."""
+    """Restores the result of ``read``; an empty mapping resets the state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A system, what it is trained on, and what tells how good it is.
+    """A system, its training data, its loss and its validation.
 
     A batch is a tensor, or a tuple, NamedTuple, list or dict of them, with the rows of the batch on
     the first axis of each.
@@ -78,20 +79,20 @@ class Job:
     score: str
     """The score to watch, a key of what ``validate`` gives."""
     is_better: Literal["less", "more"]
-    """Which way the score is better."""
+    """Whether a lower or a higher score is better."""
     config: TrainConfig
     kept: Mapping[str, Any] = field(default_factory=dict)
-    """What a run must keep beside the weights, as JSON: a vocabulary, for instance."""
+    """Stored with the weights, as JSON: a vocabulary, for instance."""
     before_step: Callable[[nn.Module, int], None] | None = None
-    """Called before each step with its number: a temperature that falls, a row kept at zero."""
+    """Called before each step with its number, for example to lower a temperature."""
     is_done: Callable[[Mapping[str, float]], bool] | None = None
-    """Whether these scores are all that was wanted, so that training can end."""
+    """Whether these scores are good enough to end the training."""
     rates: Mapping[str, float] = field(default_factory=dict)
-    """Factors on the learning rate for weights whose names begin so."""
+    """Factors on the learning rate for weights, by the prefix of their names."""
     carried: Carried | None = None
-    """What the loss remembers from step to step beside the model's own buffers."""
+    """State that the loss carries from step to step, apart from the model's buffers."""
     has_idle_weights: bool = False
-    """Some weights take no part in some steps; several processes must know."""
+    """Some weights are unused in some steps; needed with several processes."""
 
     def batches_of(self, epoch: int, stage: int) -> Iterable[Any]:
         """The batches of an epoch, at a stage of the curriculum if there is one."""
@@ -108,8 +109,8 @@ class Job:
 
 # A batch shared by processes: each takes some of its rows, and the gradient is that of the whole.
 #
-# The loss of the whole is the mean over all its units. A mean of the processes' means would be
-# something else whenever they differ in the number of their units, so each weighs by its own.
+# The loss of the whole is the mean over all its units. The mean of the processes' means would
+# differ from it if their numbers of units differ, so each is weighted by its own.
 
 # Buffers are the same everywhere and stay so. Newer versions of torch warn of the older name.
 _SYNC = "forward_sync_buffers"
@@ -122,11 +123,11 @@ class Share(NamedTuple):
 
     batch: Any
     is_idle: bool
-    """There were too few rows: this is a row of another process, and must count for nothing."""
+    """There were too few rows: this is a row of another process, with weight zero."""
 
 
 def share_of(batch: Any, processes: Processes) -> Share:
-    """Every world-th row, beginning with the process's own number.
+    """Every world-th row, starting at the rank of the process.
 
     >>> share_of({"x": torch.arange(5)}, Processes(rank=1, world=2)).batch
     {'x': tensor([1, 3])}
@@ -142,7 +143,7 @@ def share_of(batch: Any, processes: Processes) -> Share:
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The batch on a device; what is no tensor stays as it is."""
+    """The batch on a device; anything but tensors stays as it is."""
     if device.type == "cpu":
         return batch
     return tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), batch)
@@ -159,7 +160,7 @@ def to_device_of(model: nn.Module, value: Any) -> Any:
 
 
 class JobLoss(nn.Module):
-    """A job's loss as a module, so that its gradients can be shared whatever it calls inside."""
+    """A job's loss as a module, so that DistributedDataParallel can average its gradients."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -185,4 +186,105 @@ def shared_loss(job: Job, processes: Processes, device: torch.device) -> nn.Modu
         find_unused_parameters=job.has_idle_weights,
         gradient_as_bucket_view=True,
         **NO_SYNC,
+    )
+
+
+# Means of the steps between two lines of the log.
+
+N = "n"  # name of the number of units of a step
+
+
+class Means(NamedTuple):
+    """Means over steps."""
+
+    values: dict[str, float]
+    n: int
+    """Over how many units."""
+    losses: tuple[float, ...] = ()
+    """Of each step."""
+
+
+class Window:
+    """The steps since the last line of the log; values stay on the device until it is written.
+
+    Fetching a value from a GPU at every step would synchronise at every step.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._names: list[str] = []
+        self._rows: list[Tensor] = []  # [name], each times its n; the last is n itself
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, out: LossOut, norm: Tensor, *, n: int) -> None:
+        """Record a step: its loss and the job's logged values, with the weight of ``n`` units."""
+        numbers = {**out.logged, "loss": out.loss, "gradient_norm": norm}
+        self._names = _ordered(numbers)
+        device = out.loss.device
+        values = [
+            torch.as_tensor(numbers[name], device=device).detach().float()
+            for name in self._names[:-1]
+        ]
+        self._rows.append(torch.stack([*values, torch.ones((), device=device)]) * n)
+
+    def means(self, *, last_step: int) -> Means:
+        """The mean of each number over all units of all processes; raises if one is not finite.
+
+        Args:
+            last_step: the number of the latest step, to name the failed one.
+        """
+        if not self._rows:
+            return Means({}, 0)
+        sums = self._sums().double()
+        for name in ("loss", "gradient_norm"):
+            column = sums[:, self._names.index(name)] / sums[:, -1]
+            wrong = (~column.isfinite()).nonzero()
+            if len(wrong):
+                at = int(wrong[0])
+                raise _not_finite(name, float(column[at]), last_step - len(sums) + 1 + at)
+        means = (sums.sum(0) / sums[:, -1].sum()).tolist()
+        losses = sums[:, self._names.index("loss")] / sums[:, -1]
+        return Means(
+            dict(zip(self._names[:-1], means[:-1], strict=True)),
+            int(sums[:, -1].sum()),
+            tuple(losses.tolist()),
+        )
+
+    def clear(self) -> None:
+        """Begin the next line."""
+        self._rows = []
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The steps of all processes as named columns, for a checkpoint."""
+        if not self._rows:
+            return {}
+        return dict(zip(self._names, self._sums().unbind(1), strict=True))
+
+    def restore(self, tensors: Mapping[str, Tensor], *, device: torch.device) -> None:
+        """Restore the result of `tensors`: in the first process, which includes the others."""
+        if not tensors:
+            return
+        self._names = _ordered(tensors)
+        rows = torch.stack([tensors[name] for name in self._names], dim=1).to(device)
+        self._rows = list((rows if self._processes.is_first else torch.zeros_like(rows)).unbind(0))
+
+    def _sums(self) -> Float[Tensor, "step name"]:
+        rows = torch.stack(self._rows)
+        self._processes.add_up([rows])
+        return rows.cpu()
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """A fixed order, independent of that in a file or a job."""
+    return ["loss", "gradient_norm", *sorted({*names} - {"loss", "gradient_norm", N}), N]
+
+
+def _not_finite(name: str, value: float, step: int) -> TrainingError:
+    what = name.replace("_", " ")
+    return TrainingError(
+        f"the {what} is {value} at step {step}",
+        hint="the last checkpoint is kept; a lower learning_rate, a longer warmup or a smaller "
+        "clip may help, in a new run",
     )

@@ -5,9 +5,9 @@
             step; now and then log, validate, save
         validate
 
-Everything else here is about three promises: a run that is killed goes on along the same curve, bit
-for bit in one process; several processes do what one would have done, to rounding; and nothing is
-fetched from a GPU more often than the log needs.
+The rest keeps three guarantees: a killed run resumes on the same curve, bit for bit in one process;
+several processes compute the same as one, up to rounding; and values are fetched from a GPU only as
+often as the log needs them.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from saccade.zoo.training.job import NOTHING, Curriculum, Job, moved, share_of
 from saccade.zoo.training.optim import check_schedule, rate_at, set_rate
 from saccade.zoo.training.run_state import Progress, Run, Wishes, begin_run, device_of
 
-# Validation: scores on held-out data, and what follows from them.
+# Validation: scores on held-out data, best weights and early stopping.
 
 # Drawing takes about half a second.
 DRAW_SECONDS = 30.0
 
 
 class Found(NamedTuple):
-    """What a validation says, the same in every process."""
+    """The result of a validation, the same in every process."""
 
     scores: dict[str, float]
-    """All of them in the first process, in the others only the one to watch."""
+    """All scores in the first process, in the others only the watched one."""
     is_done: bool
     is_passed: bool
-    """This stage of the curriculum is done, and there is another."""
+    """This stage of the curriculum is passed, and there is another."""
 
 
 def validate(run: Run) -> bool:
-    """Score the model, keep it if it is the best, log it; whether the next stage begins."""
-    run.means()  # refuses to score what is broken
+    """Validate, store the model if it is the best, log; returns whether the next stage begins."""
+    run.means()  # raises if the training has diverged
     began = run.clock.seconds
     found = _shared(run)
     state, score = run.state, found.scores[run.job.score]
     state.validated, state.is_done = state.step, found.is_done
-    # Weights whose loss is far above that of the first step are no result, whatever they score.
+    # Weights whose loss is far above that of the first step are never the best ones.
     if not run.n_high and run.job.beats(score, state.best.get(run.job.score)):
         state.best, state.best_step, state.stale = found.scores, state.step, 0
         if run.processes.is_first:
@@ -75,12 +75,12 @@ def validate(run: Run) -> bool:
             run.draw()
     if found.is_passed:
         state.stage, state.stage_scores, state.stale = state.stage + 1, [], 0
-    run.line_began += run.clock.seconds - began  # units a second are those of training alone
+    run.line_began += run.clock.seconds - began  # units a second exclude validation
     return found.is_passed
 
 
 def scores_of(run: Run) -> dict[str, float]:
-    """The scores of the model as it is; drawing at random here changes nothing in the training."""
+    """The scores of the current model; random draws here do not affect the training."""
     model = run.job.model
     model.eval()
     with own_randomness(run.config.seed), torch.no_grad():
@@ -100,16 +100,16 @@ def scores_of(run: Run) -> dict[str, float]:
 
 
 def _shared(run: Run) -> Found:
-    """The first process validates; the others wait and are told."""
-    told = torch.zeros(3, dtype=torch.float64)
+    """The first process validates; the others wait for the result."""
+    shared = torch.zeros(3, dtype=torch.float64)
     scores: dict[str, float] = {}
     if run.processes.is_first:
         scores = scores_of(run)
         run.state.stage_scores.append(scores)
         is_done = run.job.is_done is not None and run.job.is_done(scores)
-        told[:] = torch.tensor([scores[run.job.score], is_done, _is_passed(run)])
-    run.processes.from_first([told])
-    score, is_done, is_passed = told.tolist()
+        shared[:] = torch.tensor([scores[run.job.score], is_done, _is_passed(run)])
+    run.processes.from_first([shared])
+    score, is_done, is_passed = shared.tolist()
     return Found(scores or {run.job.score: score}, bool(is_done), bool(is_passed))
 
 
@@ -132,7 +132,7 @@ def _be_patient(run: Run) -> None:
         state.halvings += 1
 
 
-# Why a training ends, and what it leaves.
+# The end of a training, and its results.
 
 
 def why_over(run: Run) -> str | None:
@@ -152,7 +152,7 @@ def why_over(run: Run) -> str | None:
 
 
 def finish(run: Run, reason: str) -> dict[str, Any]:
-    """Leave the best weights in the model, and the metrics and the picture in the folder."""
+    """Load the best weights into the model, and write metrics and loss curve."""
     state, first = run.state, run.processes.is_first
     if state.validated != state.step:
         validate(run)
@@ -183,13 +183,13 @@ def finish(run: Run, reason: str) -> dict[str, Any]:
 
 
 def _average(run: Run) -> bool:
-    """Try the mean of the last weights; whether it is the best now."""
+    """Evaluate the mean of the last weights; returns whether it is the best."""
     weights = average_recent(run.folder.recent)
     last = {name: value.clone() for name, value in run.job.model.state_dict().items()}
     load_weights(run.job.model, weights, source=run.folder.recent)
     scores = scores_of(run)
     run.job.model.load_state_dict(last)
-    # Not the best on disk: that may be this very mean, kept by a process killed after this line.
+    # Not the best on disk: that may be this mean, written by a process that was killed after this.
     if is_better := run.job.beats(scores[run.job.score], run.state.best[run.job.score]):
         run.folder.write_best(
             weights, {"step": run.state.step, "scores": scores, "mean_of": run.config.average_last}
@@ -198,12 +198,12 @@ def _average(run: Run) -> bool:
 
 
 class Trained(NamedTuple):
-    """A training that has come to its end."""
+    """A finished training."""
 
     model: nn.Module
     """With the weights that validated best, in eval mode."""
     metrics: dict[str, Any]
-    """What ``metrics.json`` holds: the best scores, steps, minutes, why it ended."""
+    """The content of ``metrics.json``: the best scores, steps, minutes, why it ended."""
     folder: Path
 
 
@@ -215,21 +215,21 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train a system; the best weights by validation are kept, and are in the model at the end.
+    """Train a system; at the end the model has the best weights by validation.
 
     Ctrl-C saves and stops; a killed process loses at most ``checkpoint_minutes``. Started by
     ``torchrun``, the processes share each batch; the folder must then be on a disk that all see.
 
     Args:
-        folder: where the run is kept; it must be new, unless it is resumed.
-        about: what else its manifest should say; ``settings`` and ``recipe`` must be the same when
-            it is resumed.
-        resume: go on where the folder's checkpoint is, or begin if there is none.
-        progress: called with a stage, how much of it is done, of how much, and how it goes.
+        folder: the run folder; it must be new, unless it is resumed.
+        about: additional entries of the manifest; ``settings`` and ``recipe`` must be the same on
+            resume.
+        resume: resume from the folder's checkpoint, or start if there is none.
+        progress: called with the stage, the steps done, the total, and a short status.
 
     >>> import tempfile
     >>> from saccade.zoo.training.job import LossOut
-    >>> from saccade.zoo.training.config import TrainConfig
+    >>> from saccade.zoo.training.settings import TrainConfig
     >>> def loss(model, x):
     ...     return LossOut((model(x) - 3 * x).square().mean(), n=len(x))
     >>> job = Job(
@@ -264,7 +264,7 @@ def train(
 
 
 def _epoch(run: Run) -> None:
-    """The batches of an epoch that are still to come, and the validation at its end."""
+    """The remaining batches of an epoch, and the validation at its end."""
     state, config = run.state, run.config
     for batch in _batches(run):
         _step(run, batch)
@@ -311,7 +311,7 @@ def _step(run: Run, batch: Any) -> None:
     n = 0 if share.is_idle else out.n
     total, loss = _agree(run, n), out.loss
     if run.processes.world > 1:
-        # Gradients are averaged over processes; this makes them that of the mean over all units.
+        # Gradients are averaged over processes; this gives the gradient of the mean over all units.
         loss = loss * (n * run.processes.world / total)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
@@ -325,7 +325,7 @@ def _step(run: Run, batch: Any) -> None:
 
 
 def _agree(run: Run, n: int) -> int:
-    """How many units all processes have; and whether any wants to end, to stop or to save."""
+    """The number of units of all processes; also whether any wants to end, to stop or to save."""
     seconds, config = run.clock.seconds, run.config
     wishes = Wishes(
         end=bool(config.minutes) and seconds >= config.minutes * 60,
@@ -340,7 +340,7 @@ def _agree(run: Run, n: int) -> int:
 
 
 def _clip(optimiser: torch.optim.Optimizer, limit: float) -> Tensor:
-    """Cut the gradient to a norm (Pascanu et al., 2013, https://arxiv.org/abs/1211.5063)."""
+    """Clip the gradient's norm (Pascanu et al., 2013, https://arxiv.org/abs/1211.5063)."""
     weights = [w for group in optimiser.param_groups for w in group["params"] if w.grad is not None]
     norm = get_total_norm([w.grad for w in weights])
     if limit:
@@ -364,11 +364,11 @@ def _log(run: Run) -> None:
     run.line_began = seconds
 
 
-MOST_STEPS = 1e15  # of a progress bar: minutes without end have no whole number of steps
+MOST_STEPS = 1e15  # of a progress bar: an infinite time limit gives no integer
 
 
 def _total(run: Run) -> int | None:
-    """How many steps there will be, as far as that can be told without a clock."""
+    """The total number of steps, if it does not depend on time."""
     by_epochs = run.config.epochs * run.state.epoch_length
     return min((n for n in (run.config.steps, by_epochs) if n), default=None)
 

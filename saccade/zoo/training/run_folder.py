@@ -1,33 +1,38 @@
-"""The folder of a run: what it is, where it stands, how it went.
+"""The folder of a run: its files, and how they are read and written.
 
-``manifest.json`` (recipe, settings, versions, command), ``kept.json`` (what the system needs beside
-its weights), ``checkpoint/``, ``best/``, ``log.jsonl``, ``loss.png``, at the end ``metrics.json``.
+``manifest.json`` (recipe, settings, versions, command), ``kept.json`` (what the system needs in
+addition to its weights), ``checkpoint/``, ``best/``, ``log.jsonl``, ``loss.png``, at the end
+``metrics.json``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 import saccade
-from saccade.errors import TrainingError
-from saccade.store.atomic import atomic_file, is_temporary, settled_folder
+from saccade.errors import MissingPackageError, StoreError, TrainingError
+from saccade.store.atomic import atomic_file, is_temporary, settled_folder, write_refused
 from saccade.store.folder import read_folder, write_folder
 from saccade.store.schema import conform, parse_json, with_digest, without_digest
 from saccade.zoo.training.checkpoint import read_scores, written_scores
-from saccade.zoo.training.config import plain
-from saccade.zoo.training.log import finite
+from saccade.zoo.training.settings import plain
 
-# With what a run was made: versions, and the commit of the code.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Provenance of a run: versions, and the commit of the code.
 
 HERE = Path(saccade.__file__).parent
 
@@ -42,8 +47,8 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that this code was checked out at, with a + if it was changed; else empty."""
-    # Code that was installed into a folder inside someone's repository is not of that repository.
+    """The commit of this code, with a + if it was changed; empty outside its repository."""
+    # Code that is installed inside another repository does not belong to it.
     if not _git("ls-files", "__init__.py"):
         return ""
     changed = "+" if _git("status", "--porcelain", "--untracked-files=no", ".") else ""
@@ -65,7 +70,7 @@ def _git(*words: str) -> str:
 
 
 FORMAT = 1
-# Names that runs have which were trained before these were renamed.
+# Old names in runs that were trained before these were renamed.
 OLD_METRICS = "figures.json"
 RENAMED = {"coder": "tokenizer", "coders": "tokenizers"}
 MANIFEST, KEPT, METRICS, LOG, CURVE = (
@@ -86,7 +91,7 @@ Scores = dict[str, float | Literal["nan", "inf", "-inf"]]
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What the manifest of any run says; a caller of `train` may add to it."""
+    """The manifest of any run; a caller of `train` may add to it."""
 
     format: Annotated[int, Ge(1)]
     config: dict[str, Any] | None = None
@@ -98,13 +103,13 @@ class Manifest:
     processes: Annotated[int, Ge(1)] = 1
     began: str = ""
     runs: list[str] = field(default_factory=list)
-    """Of an ensemble."""
+    """The runs of an ensemble."""
     kept_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeManifest(Manifest):
-    """What the manifest of a recipe's run says besides."""
+    """The additional fields in the manifest of a recipe's run."""
 
     recipe: str
     settings: dict[str, Any]
@@ -113,7 +118,7 @@ class RecipeManifest(Manifest):
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The final numbers that others read."""
+    """The final metrics."""
 
     recipe: str | None = None
     metric: str | None = None
@@ -129,7 +134,7 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """What is known of the best weights."""
+    """The description of the best weights."""
 
     step: Count
     scores: Scores
@@ -144,7 +149,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where a killed run goes on."""
+        """The checkpoint to resume from."""
         return self.path / "checkpoint"
 
     @property
@@ -164,12 +169,12 @@ class RunFolder:
 
     @property
     def curve(self) -> Path:
-        """The log as a picture."""
+        """The plot of the log."""
         return self.path / CURVE
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What was run, and with what."""
+        """Recipe, settings and provenance."""
         found = self._read(MANIFEST)
         if found is None:
             what = "no manifest.json in it" if self.path.is_dir() else "no such folder"
@@ -188,7 +193,7 @@ class RunFolder:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What the system needs beside its weights."""
+        """What the system needs in addition to its weights."""
         found = self._read(KEPT) or {}
         if (expected := self.manifest.get("kept_sha256")) not in (None, _digest(found)):
             raise TrainingError(
@@ -200,27 +205,27 @@ class RunFolder:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The final numbers; empty while the run goes on."""
+        """The final metrics; empty while the run is not finished."""
         for name in (METRICS, OLD_METRICS):
             if (found := self._read(name)) is not None:
                 return self._checked(Metrics, found, name)
         return {}
 
     def exists(self) -> bool:
-        """Whether anything is there; the left-overs of a run that was killed as it began are not.
+        """Whether the run exists; left-overs of a run that was killed at its start do not count.
 
-        The manifest is written first, so those are what a write of the store was preparing.
+        The manifest is written first, so those are temporary files of the store.
         """
         if not self.path.is_dir():
             return self.path.exists()
         return not all(is_temporary(entry) for entry in self.path.iterdir())
 
     def has_kept(self) -> bool:
-        """False in a run that was killed between its manifest and what it keeps."""
+        """False in a run that was killed between its manifest and ``kept.json``."""
         return (self.path / KEPT).exists() or settled_folder(self.checkpoint).is_dir()
 
     def begin(self, manifest: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-        """Write what is known before the first step, as far as it is not there yet."""
+        """Write the manifest and ``kept.json``, if they are missing."""
         if not self.exists():
             about = {"format": FORMAT, **manifest, "kept_sha256": _digest(kept)}
             self._write(MANIFEST, with_digest(plain(about)))
@@ -228,20 +233,20 @@ class RunFolder:
             self._write(KEPT, kept)
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Write the final numbers."""
+        """Write the final metrics."""
         self._write(METRICS, with_digest(plain(finite(metrics))))
 
     def write_best(self, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Keep weights as the best so far."""
-        told = with_digest(plain({**about, "scores": written_scores(about["scores"])}))
-        write_folder(self.best, {"kind": BEST_KIND, **told}, {WEIGHTS: weights})
+        """Store weights as the best so far."""
+        description = with_digest(plain({**about, "scores": written_scores(about["scores"])}))
+        write_folder(self.best, {"kind": BEST_KIND, **description}, {WEIGHTS: weights})
 
     def read_best(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The best weights and what is known of them: ``step`` and ``scores``."""
+        """The best weights, and their ``step`` and ``scores``."""
         if not settled_folder(self.best).is_dir():
             raise TrainingError(
                 f"{self.path} has no weights yet: it has not been validated",
-                hint="let it run on: `saccade train ... --resume`",
+                hint="resume it: `saccade train ... --resume`",
             )
         folder = read_folder(self.best, needs=[WEIGHTS])
         where = self.best / MANIFEST
@@ -253,7 +258,7 @@ class RunFolder:
         return folder.tensors[WEIGHTS], {**about, "scores": read_scores(about["scores"])}
 
     def _checked(self, kind: type, found: dict[str, Any], name: str) -> dict[str, Any]:
-        """What a file holds, after its known fields were checked; missing ones have defaults."""
+        """The content of a file, with its known fields checked; missing ones have defaults."""
         where = self.path / name
         held = without_digest(found, where=where)
         known = {field.name for field in fields(kind)}
@@ -282,3 +287,126 @@ class RunFolder:
 
 def _digest(values: Mapping[str, Any]) -> str:
     return with_digest(plain(values))["sha256"]
+
+
+# The log: one JSON object a line, for every `log_steps` steps and for every validation.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The checked fields of a line."""
+
+    step: Annotated[int, Ge(0)]
+    loss: float | None = None
+    validation: dict[str, float | None] = field(default_factory=dict)
+
+
+LINE = tuple(each.name for each in fields(_Line))
+
+
+class Log:
+    """Appends whole lines to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line; NaN and infinity become null."""
+        whole = json.dumps(finite(line), ensure_ascii=False, allow_nan=False)
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(whole + "\n")
+        except OSError as error:
+            raise write_refused(self._path, error) from error
+
+    def cut(self, *, step: int, validated: int) -> None:
+        """Remove the steps after ``step`` and the validations after that of step ``validated``."""
+        if not self._path.exists():
+            return
+        kept = [
+            json.dumps(line, ensure_ascii=False)
+            for line in read_log(self._path)
+            if line["step"] <= (validated if "validation" in line else step)
+        ]
+        with atomic_file(self._path) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; an incomplete last line of a killed process is ignored."""
+    lines = []
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be read: {error}", hint="check the path") from error
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = parse_json(text, where=f"line {number} of {path}")
+            checked = {name: line[name] for name in LINE if name in line} if line else line
+            conform(_Line, checked, where=f"line {number} of {path}")
+        except (StoreError, TypeError):
+            if number == len(texts):
+                break
+            raise
+        lines.append(line)
+    return lines
+
+
+def finite(value: Any) -> Any:
+    """Replace NaN and infinity by None: JSON has no number for them."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# The plot of a log: the loss, and below it the validation's score.
+
+WIDTH, HEIGHT = 8.0, 3.0  # inches, of one panel
+
+
+def save_curves(
+    path: Path, lines: Sequence[Mapping[str, Any]], *, score: str, title: str = ""
+) -> None:
+    """Write a PNG of a log's lines.
+
+    Args:
+        score: which of the validation's scores to draw.
+    """
+    figure = draw_curves(lines, score=score, title=title)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def draw_curves(lines: Sequence[Mapping[str, Any]], *, score: str, title: str = "") -> Figure:
+    """The same as a matplotlib figure, for notebooks."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackageError(
+            "drawing a curve needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
+        ) from error
+    steps = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    scores = [
+        (line["step"], line["validation"].get(score)) for line in lines if "validation" in line
+    ]
+    panels = [("loss", steps, "-")] if steps else []
+    panels += [(f"validation: {score}", scores, "o-")] if scores else []
+    n_panels = max(1, len(panels))
+    figure = Figure(figsize=(WIDTH, HEIGHT * n_panels), layout="constrained")
+    # A separate canvas instead of pyplot's: no window is opened and no state is kept.
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(n_panels, 1, sharex=True, squeeze=False)[:, 0]
+    for place, (name, points, style) in zip(axes, panels, strict=False):
+        _panel(place, name, points, style)
+    axes[-1].set_xlabel("step")
+    if title:
+        figure.suptitle(title, fontsize="medium", parse_math=False)
+    return figure
+
+
+def _panel(axes: Axes, name: str, points: Sequence[tuple[int, Any]], style: str) -> None:
+    known = [(step, value) for step, value in points if value is not None]
+    axes.plot(*zip(*known, strict=True), style, linewidth=1, markersize=3) if known else None
+    axes.set_ylabel(name, parse_math=False)
+    axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""A training under way: what the loop holds, and how it saves."""
+"""The state of a running training: start, resume, checkpoints."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from saccade.zoo.training.checkpoint import (
     seed_all,
     set_random_state,
 )
-from saccade.zoo.training.config import TrainConfig, differences
-from saccade.zoo.training.job import Job, shared_loss
-from saccade.zoo.training.log import Log, Means, Window, read_log, save_curves
+from saccade.zoo.training.job import Job, Means, Window, shared_loss
 from saccade.zoo.training.optim import make_optimiser
-from saccade.zoo.training.run_folder import RunFolder, commit, versions
+from saccade.zoo.training.run_folder import Log, RunFolder, commit, read_log, save_curves, versions
+from saccade.zoo.training.settings import TrainConfig, differences
 
-# Called with the stage, how much of it is done, of how much, and a word on how it goes.
+# Called with the stage, the steps done, the total, and a short status.
 Progress = Callable[[str, int, int, str], None]
 
 # A training diverges when the loss of each of MAX_HIGH steps in a row is more than HIGH times that
@@ -48,30 +47,30 @@ HIGH, MAX_HIGH = 100.0, 10
 
 
 class Wishes(NamedTuple):
-    """What any of the processes wants, so that all do it at the same step."""
+    """Requests of any process, so that all act at the same step."""
 
     end: bool = False
     """The time is up."""
     stop: bool = False
-    """Someone has pressed Ctrl-C."""
+    """Ctrl-C was pressed."""
     save: bool = False
 
 
 class Clock:
-    """Seconds spent on a run, those before it was taken up again included."""
+    """Seconds spent on a run, including those before it was resumed."""
 
     def __init__(self, spent: float) -> None:
         self._started = time.monotonic() - spent
 
     @property
     def seconds(self) -> float:
-        """All so far."""
+        """Total so far."""
         return time.monotonic() - self._started
 
 
 @dataclass
 class Run:
-    """What a training holds from its first step to its last."""
+    """The state of a training from its first step to its last."""
 
     job: Job
     folder: RunFolder
@@ -94,17 +93,17 @@ class Run:
     drawn: float
     """When the log was last drawn."""
     n_high: int = 0
-    """Steps in a row, up to the last that was looked at, whose loss was far above the first."""
+    """Consecutive steps, up to the last checked one, whose loss was far above the first."""
     note: str = ""
-    """How it goes, for the progress bar."""
+    """Short status for the progress bar."""
 
     @property
     def config(self) -> TrainConfig:
-        """The job's."""
+        """The job's training settings."""
         return self.job.config
 
     def means(self) -> Means:
-        """What the steps since the last line of the log were like.
+        """Means over the steps since the last line of the log.
 
         Raises:
             TrainingError: a loss or a gradient is not finite, or the training diverges.
@@ -126,10 +125,10 @@ class Run:
         return means
 
     def diverged(self, *, step: int | None = None) -> TrainingError:
-        """The error for a training whose loss has left the range of its beginning.
+        """The error for a training whose loss is far above that of the first step.
 
         Args:
-            step: where it is noticed; the current one unless told.
+            step: where it is noticed; default: the current step.
         """
         return TrainingError(
             f"the training diverges: the loss is {self.state.high_loss:.4g} at step "
@@ -140,7 +139,7 @@ class Run:
 
     def _kept(self) -> str:
         if not self.state.best:
-            return "no weights were worth keeping"
+            return "no weights were stored"
         score, folder = self.state.best[self.job.score], self.folder.path
         return (
             f"the best weights, of step {self.state.best_step} ({self.job.score} {score:.4g}), are "
@@ -168,7 +167,7 @@ class Run:
         self.saved = self.clock.seconds
 
     def draw(self) -> None:
-        """Draw the log; a picture is no reason to lose a training if matplotlib is missing."""
+        """Draw the log; a missing matplotlib must not end a training."""
         with suppress(MissingPackageError):
             lines = read_log(self.folder.log) if self.folder.log.exists() else []
             title = self.folder.path.name
@@ -177,7 +176,7 @@ class Run:
 
 
 def _gathered(state: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-    """What every process holds, by rank."""
+    """The values of every process, by rank."""
     return {
         f"{rank}.{name}": value
         for name, own in state.items()
@@ -185,7 +184,7 @@ def _gathered(state: Mapping[str, Tensor], processes: Processes) -> dict[str, Te
     }
 
 
-# How a training begins, or is taken up again where its checkpoint is.
+# The start of a training, or its resumption from a checkpoint.
 
 
 def begin_run(
@@ -198,10 +197,10 @@ def begin_run(
     is_interrupted: Callable[[], bool],
     progress: Progress | None,
 ) -> Run:
-    """Make the folder of a new run, or take up an old one where its checkpoint is."""
+    """Create the folder of a new run, or resume from its checkpoint."""
     place = RunFolder(folder)
     _check_folder(place, job, about, resume=resume)
-    processes.wait()  # all have looked before the first one writes
+    processes.wait()  # all have checked before the first one writes
     log = Log(place.log)
     if processes.is_first and not (place.exists() and place.has_kept()):
         place.begin(_manifest(job, about, processes), job.kept)
@@ -217,7 +216,7 @@ def begin_run(
     if state.best and not math.isfinite(state.best.get(job.score, math.nan)):
         raise TrainingError(
             f"{place.checkpoint} has no {job.score!r} of its best weights",
-            hint="begin another run with --out",
+            hint="start another run with --out",
         )
     if saved:
         load_weights(job.model, saved.weights, source=place.checkpoint)
@@ -251,7 +250,7 @@ def begin_run(
 
 
 def put_channels_innermost(model: nn.Module) -> None:
-    """Lay filters over images out in memory so that convolutions and poolings take less time.
+    """Use the channels-last memory format, in which convolutions and poolings are faster.
 
     >>> filters = nn.Conv2d(2, 3, 5)
     >>> put_channels_innermost(filters)
@@ -282,10 +281,10 @@ def device_of(name: str) -> torch.device:
 
 
 def refused_to_replace(place: RunFolder) -> TrainingError:
-    """The error for a run that would be written over another."""
+    """The error for a run that would overwrite another."""
     return TrainingError(
-        f"{place.path} is there already",
-        hint="--resume goes on with it, --out DIR begins another",
+        f"{place.path} exists already",
+        hint="--resume continues it, --out DIR starts another",
     )
 
 
@@ -302,14 +301,14 @@ def _check_folder(place: RunFolder, job: Job, about: Mapping[str, Any], *, resum
         wrong = f"recipe: the run has {recipe!r}, asked for is {now!r}"
     if wrong:
         raise TrainingError(
-            f"{place.path} was begun with other settings: {wrong}",
-            hint="leave out what differs, or begin another run with --out",
+            f"{place.path} was started with other settings: {wrong}",
+            hint="leave out what differs, or start another run with --out",
         )
     before = place.kept if place.has_kept() else job.kept
     if changed := differences(before, job.kept, free=frozenset()):
         raise TrainingError(
-            f"{place.path} was begun with other data: {changed[:200]}",
-            hint="--data names the folder that it was begun with",
+            f"{place.path} was started with other data: {changed[:200]}",
+            hint="set --data to the folder that it was started with",
         )
 
 
@@ -328,7 +327,7 @@ def _manifest(job: Job, about: Mapping[str, Any], processes: Processes) -> dict[
 
 
 def _restore_own(saved: Checkpoint, job: Job, processes: Processes, device: torch.device) -> None:
-    """What was this process's own, if there were as many of them before."""
+    """Restore this process's own state, if the number of processes is the same."""
     prefix = f"{processes.rank}."
     random, carried = (
         {name[len(prefix) :]: value for name, value in held.items() if name.startswith(prefix)}
@@ -338,6 +337,6 @@ def _restore_own(saved: Checkpoint, job: Job, processes: Processes, device: torc
         set_random_state(random)
     else:
         seed_all(job.config.seed + saved.state.step, rank=processes.rank)
-        carried = {}  # its rows were others
+        carried = {}  # its rows were different
     if job.carried:
         job.carried.write({name: value.to(device) for name, value in carried.items()})

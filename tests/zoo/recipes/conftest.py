@@ -23,7 +23,7 @@ def tiny() -> Any:
     """The recipe, known to every command."""
     from tiny import TINY
 
-    from saccade.zoo.recipes.registry import register_recipe
+    from saccade.zoo.recipes.recipe import register_recipe
 
     register_recipe(TINY)  # again: a test of `--plugin` may have put its own copy there
     return TINY
@@ -33,7 +33,7 @@ def tiny() -> Any:
 def tiny_run(tiny, tmp_path_factory) -> Path:
     """A run that has learnt; not to be changed."""
     from saccade.zoo.recipes.run import train_recipe
-    from saccade.zoo.recipes.settings import with_settings
+    from saccade.zoo.training.settings import with_settings
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train_recipe(tiny, folder, settings=with_settings(tiny.settings, ["epochs=12"]))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from saccade.cli.main import main
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 
 GERMAN = ["Ein Hund läuft .", "Eine Katze schläft .", "Ein kleiner Hund schläft im Gras ."]
 ENGLISH = ["A dog runs .", "A cat sleeps in sun", "A small dog rests on the wet grass , well ."]

@@ -5,11 +5,11 @@ import torch
 
 from saccade.errors import UsageError
 from saccade.zoo.recipes import cell_benchmarks
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.long_range import BASELINE, adding_batch, copying_batch
 from saccade.zoo.tasks.mnist import read_mnist
+from saccade.zoo.training.settings import with_settings
 
 SMALL = {
     "adding-gru": ["length=6", "d_hidden=24", "n_test=200", "enough=0.01", "steps=1200"],

@@ -5,10 +5,10 @@ import torch
 
 from saccade.errors import UsageError
 from saccade.zoo.recipes.mnist_scenes import held_out
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
-from saccade.zoo.tasks.scenes import Scene
+from saccade.zoo.tasks.mnist import Scene
+from saccade.zoo.training.settings import with_settings
 
 SIZE = 40
 SMALL = {

@@ -18,15 +18,21 @@ from small_data import ENGLISH, GERMAN, WRITTEN
 
 from saccade.zoo.cells.stacks import cell_names, make_cell
 from saccade.zoo.models.rnn_encoder_decoder import RnnEncoderDecoder, score_phrases
-from saccade.zoo.recipes.recipe import Recipe, RescoreOptions, SampleOptions, TranslateOptions
-from saccade.zoo.recipes.registry import families, find_recipe
+from saccade.zoo.recipes.recipe import (
+    Recipe,
+    RescoreOptions,
+    SampleOptions,
+    TranslateOptions,
+    families,
+    find_recipe,
+)
 from saccade.zoo.recipes.rescoring import rescore_translations
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.tokenizers import WordTokenizer
 from saccade.zoo.training import loop, run_state
 from saccade.zoo.training.checkpoint import seed_all
 from saccade.zoo.training.loop import train
+from saccade.zoo.training.settings import with_settings
 
 FEW = ["steps=2", "validate_steps=2"]
 MACHINE = ["d_bits=3", "d_hidden=8", "n_slots=8", "n_slots_tested=11", "d_slot=5"]

@@ -7,10 +7,10 @@ import torch
 
 from saccade.errors import RecipeError
 from saccade.zoo.recipes.dram_recipes import END, errors, targets
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.mnist import Digits, ImageBatch
+from saccade.zoo.training.settings import with_settings
 
 SHORT = ["d_hidden=16", "batch=16", "steps=4", "warmup=1", "validate_steps=4", "log_steps=2"]
 SMALL = ["size=84", "n_glimpses=2", "patch=8", "n_scales=2", "n_clutter=1"]

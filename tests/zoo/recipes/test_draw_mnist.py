@@ -6,12 +6,11 @@ import torch
 from saccade.trace.trace import load_trace, save_trace
 from saccade.zoo.objectives.variational import bernoulli_elbo
 from saccade.zoo.recipes.draw_mnist import bound_of
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.mnist import binarise, read_mnist
-from saccade.zoo.tasks.scenes import TEST_SEED
+from saccade.zoo.tasks.datasets import generator_of
+from saccade.zoo.tasks.mnist import TEST_SEED, binarise, read_mnist
+from saccade.zoo.training.settings import with_settings
 
 STEPS = 3
 

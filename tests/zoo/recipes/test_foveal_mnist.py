@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from saccade.zoo.recipes.mnist_scenes import held_out, one_image
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
-from saccade.zoo.tasks.mnist import Digits
-from saccade.zoo.tasks.scenes import Scene
+from saccade.zoo.tasks.mnist import Digits, Scene
+from saccade.zoo.training.settings import with_settings
 
 SHORT = ["n_glimpses=3", "side=5", "d_hidden=64", "d_factor=64", "steps=300", "warmup=10"]
 QUICK = ["batch=64", "learning_rate=5e-3", "validate_steps=100", "log_steps=20"]

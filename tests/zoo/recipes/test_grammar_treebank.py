@@ -8,12 +8,11 @@ import torch
 
 from saccade.errors import UsageError
 from saccade.zoo.recipes import grammar_treebank
-from saccade.zoo.recipes.recipe import TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.treebank import read_treebank, read_trees
 from saccade.zoo.tasks.vocabulary import EOS, UNK
+from saccade.zoo.training.settings import with_settings
 
 SMALL = [
     *("d_embed=7", "d_hidden=11", "n_layers=1", "dropout=0.1", "batch_tokens=400", "beam=2"),

@@ -4,10 +4,10 @@ import pytest
 
 from saccade.errors import UsageError
 from saccade.zoo.recipes import ham_sort
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.memory_tasks import sort_batch
+from saccade.zoo.training.settings import with_settings
 
 SMALL = ["d_bits=2", "lengths=1,3", "tested=3,4", "d_node=16", "d_hidden=16", "n_test=40"]
 QUICK = ["steps=300", "n_valid=20", "learning_rate=0.01", "warmup=10", "validate_steps=100"]

@@ -9,12 +9,11 @@ import torch
 from saccade.errors import TaskError, UsageError
 from saccade.zoo.decoding.ctc_search import prefix_beam
 from saccade.zoo.recipes.handwriting import spelling_model
-from saccade.zoo.recipes.recipe import TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS
+from saccade.zoo.training.settings import with_settings
 
 WORDS = ("lo", "ol", "vol", "lov", "ovo", "loo", "vov", "oll")
 WRITERS = [f"x/{name}1.dat" for name in ("anna", "bo", "cy", "dora", "ed", "flo", "gus", "hal")]

@@ -13,11 +13,10 @@ from saccade.zoo.models.ngram import NgramLanguageModel
 from saccade.zoo.models.rnn_language_model import RnnLanguageModel
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes import language_models
-from saccade.zoo.recipes.recipe import SampleOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import SampleOptions, find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.text import make_corpus, split_text, stream_batches
+from saccade.zoo.training.settings import with_settings
 
 LINES = ["the cat sat on the mat.", "the dog, too, sat on the mat!", "a cat is no dog."]
 TEXT = "\n".join(LINES * 20) + "\n"

@@ -6,9 +6,9 @@ import torch
 from saccade.errors import UsageError
 from saccade.trace.plot import draw_trace
 from saccade.zoo.recipes import memory_machines
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import TrainedRun, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
+from saccade.zoo.training.settings import with_settings
 
 NAMES = (
     *("ntm-copy", "lstm-copy", "ntm-repeat-copy", "ntm-recall", "ntm-sort"),

@@ -6,10 +6,10 @@ from torch import nn
 
 from saccade.errors import SaccadeError
 from saccade.zoo.recipes.mnist_scenes import error_of
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import TrainedRun
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.mnist import ImageBatch
+from saccade.zoo.training.settings import with_settings
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from saccade.cli.main import main
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 
 GERMAN = ["Ein Hund läuft .", "Eine Katze schläft .", "Ein kleiner Hund schläft im Gras ."]
 ENGLISH = ["A dog runs .", "A cat sleeps in sun", "A small dog rests on the wet grass , well ."]
@@ -30,7 +30,7 @@ def test_the_recipe_fits_its_time_and_knows_its_steps():
     assert training.steps > 0  # its schedule falls to zero at the last
 
 
-def test_drawled_words_are_written_down_and_watched(data, tmp_path, capsys):
+def test_stretched_words_are_written_down_and_watched(data, tmp_path, capsys):
     out, words = str(tmp_path / "run"), [word for each in TINY for word in ("--set", each)]
     train = ["train", "hard-attention", *words, "--data", str(data), "--out", out, "--json"]
     assert main(train) == 0

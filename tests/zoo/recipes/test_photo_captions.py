@@ -9,10 +9,10 @@ from PIL import Image
 
 from saccade.errors import UsageError
 from saccade.zoo.recipes.photo_captions import most_frequent, nearest, read_part
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.photographs import Photographs
+from saccade.zoo.training.settings import with_settings
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
 SMALL = ["size=24", "margin=4", "channels=3,4,5,6,7", "d_embed=8", "d_hidden=11", "batch=8"]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from saccade.zoo.recipes.registry import find_recipe
-from saccade.zoo.recipes.settings import with_settings
+from saccade.zoo.recipes.recipe import find_recipe
+from saccade.zoo.training.settings import with_settings
 
 # One for each operation whose gradient is written by hand, and those that mix both kinds.
 # Beside each the data set that it is trained on; the others make their own.

@@ -10,12 +10,17 @@ from saccade.errors import UsageError
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.models.program_executor import ProgramExecutor
 from saccade.zoo.recipes import program_execution
-from saccade.zoo.recipes.recipe import TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
-from saccade.zoo.tasks.curricula import Curriculum, Difficulty
-from saccade.zoo.tasks.programs import OPERATIONS, execute, make_programs, part_of
+from saccade.zoo.tasks.programs import (
+    OPERATIONS,
+    Curriculum,
+    Difficulty,
+    execute,
+    make_programs,
+    part_of,
+)
+from saccade.zoo.training.settings import with_settings
 
 SMALL = [
     *("length=1", "d_embed=7", "d_hidden=13", "n_layers=1", "programs=200", "batch_tokens=512"),

@@ -9,11 +9,11 @@ from saccade.errors import UsageError
 from saccade.trace.plot import draw_trace
 from saccade.trace.trace import load_trace, save_trace
 from saccade.zoo.recipes.question_answering import errors_by_task, question_from
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.babi import Stories, read_babi, words_of
 from saccade.zoo.tasks.vocabulary import Vocabulary
+from saccade.zoo.training.settings import with_settings
 
 SMALL = ["tasks=1,4", "n_facts=20", "schedule=constant"]
 CHANGES = {

@@ -10,13 +10,11 @@ from PIL import Image
 from saccade.errors import UsageError
 from saccade.zoo.recipes.mnist_scenes import gaze, held_out, one_image, read_image
 from saccade.zoo.recipes.ram_recipes import scene_of
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.sensors.retina import Retina
-from saccade.zoo.tasks.mnist import Digits
-from saccade.zoo.tasks.scenes import Scene, Scenes
-from saccade.zoo.training.config import TrainConfig
+from saccade.zoo.tasks.mnist import Digits, Scene, Scenes
+from saccade.zoo.training.settings import TrainConfig, with_settings
 
 SHORT = ["n_glimpses=3", "d_hidden=48", "d_glimpse=32", "steps=120", "warmup=10", "batch=64"]
 QUICK = ["learning_rate=3e-3", "validate_steps=60", "log_steps=20"]

@@ -7,10 +7,10 @@ import torch
 
 from saccade.errors import SaccadeError, TaskError, UsageError
 from saccade.zoo.recipes.reader_books import encode
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.cloze import GAP_WORD, read_book_cloze
+from saccade.zoo.training.settings import with_settings
 
 BOOKS = ("austen-emma", "chesterton-thursday", "austen-persuasion", "carroll-alice")
 NAMES = [f"{first}{last}" for first in ("Bel", "Dor", "Mir", "Tam") for last in ("a", "e", "o")]

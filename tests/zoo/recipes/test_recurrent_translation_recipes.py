@@ -9,8 +9,7 @@ import torch
 from saccade.cli.main import main
 from saccade.zoo import models
 from saccade.zoo.recipes import rescoring
-from saccade.zoo.recipes.recipe import RescoreOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import RescoreOptions, find_recipe
 from saccade.zoo.recipes.rescoring import pair_log_probs, rescore_translations
 from saccade.zoo.recipes.run import load_run
 from saccade.zoo.recipes.translation import Tokenizers

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from saccade.errors import RecipeError, StoreError, TrainingError, UsageError
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import (
     TrainedRun,
     command_for,
@@ -19,9 +19,9 @@ from saccade.zoo.recipes.run import (
     train_recipe,
     write_ensemble,
 )
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.training.loop import train
 from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.settings import with_settings
 
 
 def run_of(tiny, folder, *words):
@@ -69,7 +69,7 @@ def test_several_runs_are_used_together(tiny, tmp_path):
     assert manifest["command"].endswith(
         "&& saccade eval " + " ".join(f"runs/tiny-mirror-{number}" for number in (1, 2, 3))
     )
-    with pytest.raises(TrainingError, match="all is there already"):
+    with pytest.raises(TrainingError, match="all exists already"):
         write_ensemble(tmp_path / "all", folders, {})
     wider = run_of(tiny, tmp_path / "wide", "d_model=17")
     with pytest.raises(RecipeError, match="d_model: the run has 13, asked for is 17"):
@@ -84,7 +84,7 @@ def test_a_run_that_is_there_is_refused_before_any_data_is_read(tiny, tiny_run, 
         raise AssertionError("minutes are spent")
 
     monkeypatch.setattr(type(tiny), "build", build)
-    with pytest.raises(TrainingError, match="is there already"):
+    with pytest.raises(TrainingError, match="exists already"):
         train_recipe(tiny, tiny_run)
 
 

@@ -6,11 +6,11 @@ import torch
 from saccade.errors import UsageError
 from saccade.zoo.decoding.stepper import Hypothesis
 from saccade.zoo.recipes import scene_captions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.digit_captions import MOST, N_WORDS, CaptionScenes
 from saccade.zoo.tasks.mnist import Digits
+from saccade.zoo.training.settings import with_settings
 
 SMALL = ["channels=3,4,4,5,6", "d_embed=5", "d_hidden=7", "batch=30", "epochs=2", "warmup=1"]
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from saccade.errors import TaskError, UsageError
-from saccade.zoo.recipes.recipe import TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.recipes.speech_recognition import DIGITS, digit_ids, read_sound
+from saccade.zoo.training.settings import with_settings
 
 SMALL = [
     "d_hidden=24",

@@ -17,8 +17,7 @@ from saccade.cli.main import main
 from saccade.errors import RecipeError
 from saccade.trace.trace import Trace
 from saccade.zoo.decoding.stepper import Started, Stepped
-from saccade.zoo.recipes.recipe import TranslateOptions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import TrainedRun, load_run
 from saccade.zoo.recipes.translation import (
     TOGETHER,

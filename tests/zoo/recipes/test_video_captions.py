@@ -7,11 +7,11 @@ from saccade.errors import UsageError
 from saccade.zoo.decoding.stepper import Hypothesis
 from saccade.zoo.models.video_describer import VideoDescriber
 from saccade.zoo.recipes import video_captions
-from saccade.zoo.recipes.registry import find_recipe
+from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
-from saccade.zoo.recipes.settings import with_settings
 from saccade.zoo.tasks.mnist import Digits
 from saccade.zoo.tasks.videos import N_FRAMES, MovingDigits
+from saccade.zoo.training.settings import with_settings
 
 SMALL = ["d_frame=5", "d_embed=4", "d_hidden=7", "batch=30", "epochs=1", "warmup=1"]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.mnist import BinarisedDigits, Digits, binarise
 
 IMAGES, HEIGHT, WIDTH, BATCH = 7, 5, 3, 3

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.digit_captions import (
     APART,
     HEIGHTS,
@@ -13,8 +13,7 @@ from saccade.zoo.tasks.digit_captions import (
     CaptionScenes,
     make_caption_scenes,
 )
-from saccade.zoo.tasks.mnist import Digits
-from saccade.zoo.tasks.scenes import SIDE
+from saccade.zoo.tasks.mnist import SIDE, Digits
 
 N, SIZE = 30, 88
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.digit_captions import NAMES
-from saccade.zoo.tasks.mnist import Digits
-from saccade.zoo.tasks.scenes import SIDE
+from saccade.zoo.tasks.mnist import SIDE, Digits
 from saccade.zoo.tasks.videos import N_FRAMES, SPEED, VOCABULARY, MovingDigits, make_films
 
 N, SIZE, FILMS = 20, 40, 40

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from saccade.errors import TaskError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.pen_words import (
     STEP,
     PenBatches,

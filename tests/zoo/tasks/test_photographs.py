@@ -146,7 +146,7 @@ def test_the_form_of_karpathy_is_read_with_cocos_rest_to_learn_from(tmp_path):
     ("text", "message"),
     [
         ("{", "is no JSON: .* at line 1"),
-        ('{"annotations": []}', "not in the form of Karpathy's splits: 'images' is missing"),
+        ('{"annotations": []}', "not in the format of Karpathy's splits: 'images' is missing"),
         ('{"images": [{"split": "test", "filename": "x"}]}', "'sentences' is missing"),
         ('{"images": []}', "no image of the part test"),
     ],

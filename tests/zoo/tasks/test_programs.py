@@ -8,9 +8,10 @@ import re
 import pytest
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import Curriculum, Difficulty
 from saccade.zoo.tasks.programs import (
     CHARACTERS,
+    Curriculum,
+    Difficulty,
     execute,
     make_programs,
     part_of,

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
-from saccade.zoo.tasks.mnist import Digits
-from saccade.zoo.tasks.scenes import SIDE, Scene, Scenes, make_scenes
+from saccade.zoo.tasks.datasets import generator_of
+from saccade.zoo.tasks.mnist import SIDE, Digits, Scene, Scenes, make_scenes
 
 N = 40
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from saccade.errors import TaskError, UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.speech import log_mel
 from saccade.zoo.tasks.spoken_digits import (
     RATE,

@@ -1,6 +1,6 @@
 import torch
 
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 
 
 def test_every_pair_of_seed_and_step_has_numbers_of_its_own():

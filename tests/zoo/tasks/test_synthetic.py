@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.curricula import generator_of
+from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.long_range import (
     BASELINE,
     BLANK,

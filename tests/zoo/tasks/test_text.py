@@ -38,7 +38,7 @@ def test_a_text_too_short_for_its_streams_is_refused():
 
 @pytest.mark.parametrize(("valid", "test"), [(0.5, 0.5), (-0.1, 0.1), (0.0, 1.0)])
 def test_shares_that_leave_nothing_to_learn_from_are_refused(valid, test):
-    with pytest.raises(UsageError, match="leave nothing to learn from"):
+    with pytest.raises(UsageError, match="leave nothing for training"):
         split_text("abc", valid=valid, test=test)
 
 

@@ -38,7 +38,7 @@ def tiny_job() -> Any:
 @pytest.fixture
 def curve() -> Any:
     """What a log says of the way, without what a clock says."""
-    from saccade.zoo.training.log import read_log
+    from saccade.zoo.training.run_folder import read_log
 
     def read(folder: Path) -> list[dict[str, Any]]:
         clock = {"seconds", "units_per_second"}

@@ -16,12 +16,11 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.trace.trace import load_trace, save_trace
-from saccade.zoo.recipes.registry import list_recipes
+from saccade.zoo.recipes.recipe import list_recipes
 from saccade.zoo.recipes.run import load_run, result_of, settings_of_run, train_recipe
 from saccade.zoo.training import run_state as run
 from saccade.zoo.training.checkpoint import load_checkpoint
-from saccade.zoo.training.log import read_log
-from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.run_folder import RunFolder, read_log
 
 DELETED = object()
 WRONG = (

@@ -18,8 +18,8 @@ from saccade.zoo.training.checkpoint import (
     optimiser_tensors,
     save_checkpoint,
 )
-from saccade.zoo.training.config import TrainConfig
 from saccade.zoo.training.optim import make_optimiser
+from saccade.zoo.training.settings import TrainConfig
 
 
 def stepped(model, optimiser, n):

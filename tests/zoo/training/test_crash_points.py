@@ -199,6 +199,6 @@ def test_only_the_left_overs_of_a_beginning_may_be_begun_over(tmp_path):
         (folder / name).write_text("mine")
         with pytest.raises(TrainingError, match=r"is no run of saccade: no manifest.json in it"):
             train_tiny(folder, resume=True)
-        with pytest.raises(TrainingError, match="is there already"):
+        with pytest.raises(TrainingError, match="exists already"):
             train_tiny(folder)
         assert (folder / name).read_text() == "mine"

@@ -3,7 +3,7 @@
 import pytest
 
 from saccade.errors import MissingPackageError
-from saccade.zoo.training.log import draw_curves, save_curves
+from saccade.zoo.training.run_folder import draw_curves, save_curves
 
 LINES = [
     {"step": 5, "loss": 2.0},

@@ -1,6 +1,6 @@
 """In what two settings differ."""
 
-from saccade.zoo.training.config import differences
+from saccade.zoo.training.settings import differences
 
 
 def test_nothing_differs_from_itself_even_through_json():

@@ -8,10 +8,9 @@ import torch
 
 from saccade.distributed import Processes
 from saccade.errors import StoreError, TrainingError
-from saccade.zoo.training.job import LossOut
-from saccade.zoo.training.log import Log, Window, read_log
+from saccade.zoo.training.job import LossOut, Window
 from saccade.zoo.training.loop import train
-from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.run_folder import Log, RunFolder, read_log
 
 
 def window(*rows):

@@ -11,10 +11,10 @@ from torch import nn
 
 from saccade.errors import TrainingError
 from saccade.zoo.training.checkpoint import load_checkpoint
-from saccade.zoo.training.config import TrainConfig
 from saccade.zoo.training.job import Carried, Curriculum, Job, LossOut
 from saccade.zoo.training.loop import train
 from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.settings import TrainConfig
 
 
 @pytest.fixture(autouse=True)
@@ -179,9 +179,9 @@ def test_what_a_loss_remembers_is_remembered_by_its_checkpoint(tiny_job, tmp_pat
 def test_a_folder_that_is_there_is_not_touched_unasked(tiny_job, tmp_path):
     train(tiny_job(epochs=1), tmp_path / "run")
     before = (tmp_path / "run" / "metrics.json").read_bytes()
-    with pytest.raises(TrainingError, match=r"run is there already") as refused:
+    with pytest.raises(TrainingError, match=r"run exists already") as refused:
         train(tiny_job(epochs=2), tmp_path / "run")
-    assert refused.value.hint == "--resume goes on with it, --out DIR begins another"
+    assert refused.value.hint == "--resume continues it, --out DIR starts another"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(TrainingError, match=r"mine is no run of saccade: no manifest.json in it"):
@@ -272,7 +272,7 @@ def test_divergence_says_what_it_was_and_what_is_kept(tiny_job, tmp_path):
     assert "of step 17 (nll " in refused.value.hint and "late" in refused.value.hint
     with pytest.raises(TrainingError, match="at step 11, it was ") as refused:
         train(with_losses(tiny_job(), 1.0, 1e6), tmp_path / "early")
-    assert refused.value.hint.endswith("no weights were worth keeping")
+    assert refused.value.hint.endswith("no weights were stored")
 
 
 def test_a_spike_is_no_divergence(tiny_job, tmp_path, curve):
@@ -286,7 +286,7 @@ def test_a_short_training_that_only_got_worse_is_no_result(tiny_job, tmp_path):
     """Fewer steps than it takes to be sure, but there is nothing good to report."""
     with pytest.raises(TrainingError, match=r"diverges: .* at step 5, it was ") as said:
         train(tiny_job(epochs=0, steps=5, learning_rate=1e4), tmp_path / "run")
-    assert "no weights were worth keeping" in said.value.hint
+    assert "no weights were stored" in said.value.hint
     assert not (tmp_path / "run" / "best").exists() and not RunFolder(tmp_path / "run").metrics
 
 

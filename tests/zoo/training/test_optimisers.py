@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from saccade.errors import TrainingError
-from saccade.zoo.training.config import TrainConfig
 from saccade.zoo.training.optim import make_optimiser, set_rate
+from saccade.zoo.training.settings import TrainConfig
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from saccade.errors import TrainingError
-from saccade.zoo.training.config import TrainConfig
 from saccade.zoo.training.optim import check_schedule, rate_at
+from saccade.zoo.training.settings import TrainConfig
 
 STEPS, WARMUP = 53, 7
 

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.trace.trace import Trace
-from saccade.zoo.recipes.recipe import Recipe, Translated
-from saccade.zoo.recipes.registry import register_recipe
-from saccade.zoo.training.config import TrainConfig
+from saccade.zoo.recipes.recipe import Recipe, Translated, register_recipe
 from saccade.zoo.training.job import Job, LossOut
+from saccade.zoo.training.settings import TrainConfig
 
 TRAINING = TrainConfig(epochs=3, learning_rate=0.02, log_steps=5)
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from saccade import processor
 from saccade.errors import TrainingError
+from saccade.zoo.training import optim
 
 PROGRAM = """
 import resource, sys
 import torch
-from saccade.processor import prepare_for_long_work
+from saccade.zoo.training import optim
+from saccade.zoo.training.optim import prepare_for_long_work
 if sys.argv[1] == "prepared":
     prepare_for_long_work()
 def faults():
@@ -44,7 +45,7 @@ def test_freed_memory_is_not_brought_again_and_tiny_numbers_are_zero() -> None:
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypatch):
-    monkeypatch.setattr(processor, "memory_bytes", lambda: 3_000_000_000)
+    monkeypatch.setattr(optim, "memory_bytes", lambda: 3_000_000_000)
     filled = []
 
     def fill(self):
@@ -57,11 +58,11 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypa
             match=r"^not enough memory: the weights up to 'weight' alone take 6.4 GB, "
             r"this machine has 3.0 GB$",
         ) as refused,
-        processor.within_memory(copies=4),
+        optim.within_memory(copies=4),
     ):
         nn.Linear(20_000, 20_000)
     assert not filled and "smaller widths" in refused.value.hint
-    with processor.within_memory(copies=1):
+    with optim.within_memory(copies=1):
         nn.Linear(20_000, 20_000)
     nn.Linear(40_000, 30_000)  # outside nobody counts
     assert len(filled) == 2
@@ -69,21 +70,21 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypa
 
 @pytest.mark.parametrize(
     ("shape", "words"),
-    [((10**13,), "takes 40,000.0 GB"), ((2**40, 2**40), "takes more than can be asked for")],
+    [((10**13,), "takes 40,000.0 GB"), ((2**40, 2**40), "takes more than can be allocated")],
 )
 def test_a_tensor_that_memory_cannot_hold_is_told_in_one_line(shape, words):
     with (
         pytest.raises(TrainingError, match=f"not enough memory: one tensor alone {words}"),
-        processor.within_memory(copies=1),
+        optim.within_memory(copies=1),
     ):
         torch.empty(shape)
 
 
 def test_other_errors_pass_and_the_memory_is_what_the_system_says():
-    with pytest.raises(RuntimeError, match="size"), processor.within_memory(copies=1):
+    with pytest.raises(RuntimeError, match="size"), optim.within_memory(copies=1):
         torch.ones(2) @ torch.ones(3)
     if sys.platform != "linux":
         return
     with open("/proc/meminfo") as file:
         total = int(file.readline().split()[1]) * 1024
-    assert 0 < processor.memory_bytes() <= total
+    assert 0 < optim.memory_bytes() <= total

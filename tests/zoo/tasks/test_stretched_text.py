@@ -3,13 +3,13 @@ import itertools
 import pytest
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.stretched_text import SILENCE, drawl, split_vocabulary
+from saccade.zoo.tasks.stretched_text import SILENCE, split_vocabulary, stretch
 
 WORDS = ["hello", "off", "aa", "otter"]
 
 
 def heard(word, *, seed=0, noise=0.0, epoch=0):
-    return drawl(word, longest_hold=3, noise=noise, seed=seed, epoch=epoch)
+    return stretch(word, longest_hold=3, noise=noise, seed=seed, epoch=epoch)
 
 
 def test_a_word_comes_back_when_held_letters_and_silences_are_dropped():

@@ -9,10 +9,11 @@ import pytest
 
 import saccade.zoo.recipes
 from saccade.errors import RecipeError, UsageError
-from saccade.zoo.recipes.recipe import Recipe, SampleOptions
-from saccade.zoo.recipes.registry import (
+from saccade.zoo.recipes.recipe import (
     INDEX,
     Entry,
+    Recipe,
+    SampleOptions,
     all_recipes,
     find_recipe,
     list_recipes,
@@ -67,7 +68,7 @@ def test_what_a_system_does_not_do_is_refused(tiny):
     bare = Bare(**facts)
     assert not bare.can_trace and not bare.can_translate and bare.unknown_words(None, "a") == ()
     for ask in (lambda: bare.trace(None, "a"), lambda: bare.sample(None, SampleOptions())):
-        with pytest.raises(UsageError, match=r"tiny-mirror (has no attention|does not write)"):
+        with pytest.raises(UsageError, match=r"tiny-mirror (has no attention|does not generate)"):
             ask()
     with pytest.raises(TypeError, match="abstract"):
         Recipe(**facts)

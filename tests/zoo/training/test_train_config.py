@@ -3,7 +3,7 @@
 import pytest
 
 from saccade.errors import UsageError
-from saccade.zoo.training.config import TrainConfig
+from saccade.zoo.training.settings import TrainConfig
 
 
 def test_all_that_is_wrong_is_told_at_once():

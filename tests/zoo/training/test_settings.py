@@ -7,9 +7,8 @@ from typing import Annotated, Literal, get_args, get_origin
 import pytest
 
 from saccade.errors import RecipeError, UsageError
-from saccade.zoo.recipes.registry import all_recipes, find_recipe
-from saccade.zoo.recipes.settings import list_settings, read_settings, with_settings
-from saccade.zoo.training.config import TrainConfig
+from saccade.zoo.recipes.recipe import all_recipes, find_recipe
+from saccade.zoo.training.settings import TrainConfig, list_settings, read_settings, with_settings
 
 TRAINING = TrainConfig(epochs=5)
 
