@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from saccade.zoo.fast.forms import apply_unrounded
+from saccade.zoo.fast.forms import apply_upcast
 from saccade.zoo.fast.soft_attention import StepMemory, look, look_back
 
 # A GRU that attends before each of its steps.
@@ -54,7 +54,7 @@ def attending_gru(
         projected: The inputs' share of the gates.
     """
     no_bias = weights.state_bias.new_zeros(len(weights.of_query))
-    states, contexts = apply_unrounded(
+    states, contexts = apply_upcast(
         _AttendingGru,
         projected,
         hidden,
@@ -188,7 +188,7 @@ def attention_gru(
 
     Plain form: `saccade.zoo.cells.gru.AttentionGru.forward`.
     """
-    return apply_unrounded(_AttentionGru, projected, weights, of_state, bias)
+    return apply_upcast(_AttentionGru, projected, weights, of_state, bias)
 
 
 class _AttentionGru(Function):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from saccade.zoo.fast.forms import apply_unrounded, whole
+from saccade.zoo.fast.forms import apply_upcast, upcast
 
 # exp(2 x 13 + 2 x 30) is just below the largest float32. And a query beyond 30 may be taken for 30:
 # with any key up to 13 its tanh is 1 to the last digit.
@@ -63,7 +63,7 @@ def read_one(
 
     Plain form: `saccade.zoo.attention.attend.read`.
     """
-    return apply_unrounded(_Read, weights, values)
+    return apply_upcast(_Read, weights, values)
 
 
 class _Read(Function):
@@ -105,7 +105,7 @@ def additive_scores(
     Args:
         query: Projected already, as the keys are.
     """
-    return apply_unrounded(_Scores, query, keys, v)
+    return apply_upcast(_Scores, query, keys, v)
 
 
 class _Scores(Function):
@@ -199,7 +199,7 @@ def prepare_steps(
 ) -> StepMemory:
     """What `additive_step` needs of the memory; under autocast with 32 bits, once for all steps."""
     if torch.is_autocast_enabled(keys.device.type):
-        keys, values = whole(keys), whole(values)
+        keys, values = upcast(keys), upcast(values)
     return StepMemory(keys, values, mask, exponentials_of(keys))
 
 
@@ -217,7 +217,7 @@ def additive_step(
     Args:
         of_query: The query's projection, W of the score.
     """
-    return Read(*apply_unrounded(_Step, query, *memory, of_query, v))
+    return Read(*apply_upcast(_Step, query, *memory, of_query, v))
 
 
 class _Step(Function):

@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from saccade.zoo.fast.forms import apply_unrounded
+from saccade.zoo.fast.forms import apply_upcast
 
 
 def place_heads_at_once(
@@ -36,7 +36,7 @@ def place_heads_at_once(
         shortest: The least product of two lengths to divide by.
         tiny: The least weight.
     """
-    return apply_unrounded(_Place, key, positive, gate, shift, memory, previous, shortest, tiny)
+    return apply_upcast(_Place, key, positive, gate, shift, memory, previous, shortest, tiny)
 
 
 class _Place(Function):
@@ -139,7 +139,7 @@ def write_one_head(
 
     Plain form: `saccade.zoo.memories.addressing.write_slots`.
     """
-    return apply_unrounded(_WriteOne, memory, weights, erase, add)
+    return apply_upcast(_WriteOne, memory, weights, erase, add)
 
 
 class _WriteOne(Function):

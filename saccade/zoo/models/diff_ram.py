@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from saccade.zoo.cells.cell import LearnedStart
 from saccade.zoo.cells.lstm import LstmCell
-from saccade.zoo.sensors.coordinates import check_images
 from saccade.zoo.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read
+from saccade.zoo.sensors.retina import check_images
 
 
 class Looks(NamedTuple):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.fast.forms import whole
+from saccade.zoo.fast.forms import upcast
 from saccade.zoo.memories.addressing import (
     Links,
     allocation_weights,
@@ -165,7 +165,7 @@ class Dnc(nn.Module):
         return backward * back + by_content * content + forward * on
 
     def _emit(self, hidden: Float[Tensor, "batch d_hidden"]) -> Emitted:
-        of_reads, of_write = whole(self.read_heads(hidden)), whole(self.write_head(hidden))
+        of_reads, of_write = upcast(self.read_heads(hidden)), upcast(self.write_head(hidden))
         of_reads = of_reads.unflatten(1, (self.n_reads, -1))
         key, strength, free, modes = of_reads.split(self.read_sizes, dim=2)
         write_key, erase, add, *scalars = of_write.split(self.write_sizes, dim=1)

@@ -15,8 +15,7 @@ from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.models.ram import LocationNetwork
 from saccade.zoo.objectives.reinforce import LabelledBaseline, of_right_answer
 from saccade.zoo.objectives.variational import SampledBound, sampled_bound
-from saccade.zoo.sensors.coordinates import check_images
-from saccade.zoo.sensors.retina import Retina, SummedImages, sum_images
+from saccade.zoo.sensors.retina import Retina, SummedImages, check_images, sum_images
 
 COARSE = 20  # pixels of the side of what the context network sees
 N_FILTERS = 16  # of each layer of the context network, and of the glimpse network's first layer

@@ -18,8 +18,8 @@ from torch.nn import functional
 from saccade.zoo.cells.cell import LearnedStart, weights_of
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.objectives.variational import gaussian_kl
-from saccade.zoo.sensors.coordinates import check_images
 from saccade.zoo.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read, gaussian_write
+from saccade.zoo.sensors.retina import check_images
 
 # An eighth of MNIST's pixels are ink: log(1/8 / (7/8)). A canvas that began at 0 would be grey.
 PAPER = -1.95

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.sensors.coordinates import check_images
+from saccade.zoo.sensors.retina import check_images
 from saccade.zoo.sensors.spatial_transformer import IDENTITY, warp
 
 CONTEXT_SIDE = 25  # pixels a side of the image that the context network sees: a quarter of 100

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.coordinates import check_images
-from saccade.zoo.sensors.retina import Retina, sum_images
+from saccade.zoo.sensors.retina import Retina, check_images, sum_images
 
 
 class Fixations(NamedTuple):

@@ -16,7 +16,7 @@ from saccade.errors import UsageError
 from saccade.zoo.cells.gru import GruCell
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
-from saccade.zoo.fast.forms import whole
+from saccade.zoo.fast.forms import upcast
 from saccade.zoo.objectives.reinforce import LearnedBaseline
 from saccade.zoo.objectives.variational import SampledBound, sampled_bound
 from saccade.zoo.tasks.pairs import PairBatch
@@ -117,7 +117,7 @@ class OnlineTranslator(nn.Module):
         for i, heard in enumerate(inputs.unbind(1)):
             last = batch.target_in[rows, n_said.clamp_max(batch.target_in.shape[1] - 1)]
             hidden = self.listen(heard, words[last], was_said, hidden)
-            log_odds = whole(self.coin(hidden)[:, 0])
+            log_odds = upcast(self.coin(hidden)[:, 0])
             due, left = n_symbols - n_said, n_inputs - i
             speaks = toss[:, i] < log_odds.sigmoid() if self.training else log_odds > 0
             was_said = (due > 0) & (speaks | (due >= left))

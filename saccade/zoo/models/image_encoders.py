@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saccade.errors import MissingPackageError, ModelError, UsageError
 from saccade.store.tensors import load_tensors
-from saccade.zoo.sensors.coordinates import pixel_centres
+from saccade.zoo.sensors.retina import pixel_centres
 
 # A small network of convolutions that turns images into maps of features.
 

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn, relu
 
-from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.forms import is_fast, without_autocast
 from saccade.zoo.fast.glimpse_path import GlimpseLayers, PatchAt, Path, glimpse_path
 from saccade.zoo.objectives.reinforce import LabelledBaseline
-from saccade.zoo.sensors.coordinates import check_images, unrounded
-from saccade.zoo.sensors.retina import Retina, sum_images
+from saccade.zoo.sensors.retina import Retina, check_images, sum_images
 
 # Where a model that draws its glimpses means to look next.
 
@@ -44,7 +43,7 @@ class LocationNetwork(nn.Sequential):
         input: Float[Tensor, "*any d_state"],  # noqa: A002  as nn.Sequential calls it
     ) -> Float[Tensor, "*any 2"]:
         """The mean for each state, exact even where a training rounds."""
-        with unrounded(input):
+        with without_autocast(input):
             return self.reach * super().forward(input.to(next(self.parameters()).dtype))
 
 

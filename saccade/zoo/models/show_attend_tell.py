@@ -19,7 +19,7 @@ from saccade.zoo.cells.cell import map_tensors, select_rows
 from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
-from saccade.zoo.fast.forms import whole
+from saccade.zoo.fast.forms import upcast
 from saccade.zoo.objectives.reinforce import LearnedBaseline
 from saccade.zoo.objectives.variational import sampled_bound
 from saccade.zoo.tasks.digit_captions import Sentences
@@ -213,7 +213,7 @@ class ShowAttendTell(nn.Module):
             is_soft = torch.rand(n, device=maps.device) < SHARE_SOFT
         told = self.tell(maps, sentences, is_soft=is_soft)
         right = sentences.target_out[mask][:, None]
-        found = whole(self.output(told.features)).log_softmax(-1).gather(1, right)[:, 0]
+        found = upcast(self.output(told.features)).log_softmax(-1).gather(1, right)[:, 0]
         log_likelihood = torch.zeros(mask.shape, device=found.device).masked_scatter(mask, found)
         loss = -found.sum() / n
         if self.baseline is not None:

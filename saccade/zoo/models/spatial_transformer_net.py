@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.sensors.coordinates import check_images
+from saccade.zoo.sensors.retina import check_images
 from saccade.zoo.sensors.spatial_transformer import LocalisationNet, warp
 
 SHRUNK = 2  # the first localisation sees the image at a half: where a digit is needs no detail

@@ -22,7 +22,7 @@ from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.models.image_encoders import ConvolutionalEncoder
-from saccade.zoo.sensors.coordinates import pixel_centres
+from saccade.zoo.sensors.retina import pixel_centres
 from saccade.zoo.tasks.digit_captions import Sentences
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.coordinates import to_pixels, unrounded
+from saccade.zoo.fast.forms import without_autocast
+from saccade.zoo.sensors.retina import to_pixels
 
 # No logarithm goes beyond these. A variance of exp(-8) is a fiftieth of a pixel wide, one of exp(8)
 # fifty pixels, a stride of exp(8) far outside: nothing is lost, and nothing overflows.
@@ -118,7 +119,7 @@ def _closeness(
     from_middle = pixels - origin
     precision = 1 / variance[:, None, None].expand_as(means)
     factors = torch.stack([(means - origin) * precision, precision], dim=3)
-    with unrounded(means):
+    with without_autocast(means):
         return factors @ torch.stack([from_middle, -0.5 * from_middle.square()])
 
 
@@ -177,7 +178,7 @@ class GridPlace(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "batch d_hidden"]) -> GaussianGrid:
         """The grid that a state asks for."""
-        with unrounded(hidden):
+        with without_autocast(hidden):
             parameters = self.parameters_of(hidden.to(self.parameters_of.weight))
         return grid_from_parameters(
             parameters, height=self.height, width=self.width, size=self.size

@@ -1,7 +1,7 @@
-"""The retina: sharp where it looks, and ever coarser around.
+"""The retina: sharp at its centre, coarser around it; and the coordinates of all sensors.
 
 Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), section 3.1, "glimpse sensor": square patches
-around one centre, each twice as wide as the one before, all brought down to the same few pixels.
+around one centre, each twice as wide as the one before, all reduced to the same few pixels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.coordinates import check_images
 
 
 class SummedImages(NamedTuple):
@@ -135,3 +134,54 @@ class Retina:
         """How far the patches reach from their centre, as (x, y)."""
         reach = self.size * self.growth ** torch.arange(self.n_scales)
         return reach[:, None] / torch.tensor([float(width), float(height)])
+
+
+# Pixels and locations, in the one convention of `saccade.zoo.sensors`; every sensor uses these.
+
+
+def pixel_centres(n: int) -> Float[Tensor, " n"]:
+    """The centres of n pixels in a row, between the edges -1 and 1.
+
+    >>> pixel_centres(4)
+    tensor([-0.7500, -0.2500,  0.2500,  0.7500])
+    """
+    return (2 * torch.arange(n) + 1) / n - 1
+
+
+def to_pixels(location: Float[Tensor, "*any"], n: int) -> Float[Tensor, "*any"]:
+    """The pixel at a location, of n in a row; 0 is the centre of the first one.
+
+    >>> to_pixels(torch.tensor([-1.0, 0.0, 1.0]), 4)
+    tensor([-0.5000,  1.5000,  3.5000])
+    """
+    return ((location + 1) * n - 1) / 2
+
+
+def to_locations(pixel: Float[Tensor, "*any"], n: int) -> Float[Tensor, "*any"]:
+    """The location of a pixel; the inverse of `to_pixels`.
+
+    >>> to_locations(torch.tensor([0.0, 1.5, 3.0]), 4)
+    tensor([-0.7500,  0.0000,  0.7500])
+    """
+    return (2 * pixel + 1) / n - 1
+
+
+def check_images(images: Tensor, *, size: tuple[int, int] | None = None) -> None:
+    """Refuse what is not a batch of grey images, or has another size than (height, width)."""
+    shape = tuple(images.shape)
+    if len(shape) == 4:
+        raise UsageError(
+            f"expected grey images [batch, height, width], got {shape}, which has colours",
+            hint="average the colours: images.mean(1)",
+        )
+    if len(shape) != 3:
+        raise UsageError(
+            f"expected grey images [batch, height, width], got {shape}",
+            hint="a single image needs an axis for the batch: image[None]",
+        )
+    if size is not None and shape[1:] != size:
+        height, width = size
+        raise UsageError(
+            f"expected images of {height} x {width} pixels, got {shape[1]} x {shape[2]}",
+            hint="the model was made for that size: crop or pad the images",
+        )
