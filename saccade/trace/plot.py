@@ -42,7 +42,7 @@ COLOURS = "Blues"  # pale is small: readable in print, in grey, and with any col
 NO_SPACE_BEFORE = frozenset(".,;:!?)]'")
 
 
-class Placed(NamedTuple):
+class PlacedWord(NamedTuple):
     """A word of the document and its position."""
 
     word: int
@@ -55,7 +55,7 @@ def document_weights(trace: Trace) -> Float[Tensor, " key_pos"]:
     return trace.by_view.mean((0, 1))
 
 
-def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[Placed]:
+def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[PlacedWord]:
     """Words in lines of at most ``wide`` characters; punctuation follows its word without a space.
 
     >>> [(each.line, each.column) for each in place_words(("Ann", ",", "who", "read"), wide=8)]
@@ -66,7 +66,7 @@ def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[Placed]:
         begin = column + (column > 0 and word not in NO_SPACE_BEFORE)
         if column and begin + len(word) > wide:
             line, begin = line + 1, 0
-        placed.append(Placed(number, line, begin))
+        placed.append(PlacedWord(number, line, begin))
         column = begin + len(word)
     return placed
 

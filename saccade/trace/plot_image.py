@@ -97,7 +97,7 @@ COLOURS = "plasma"  # order of steps: lightness increases, so it works without c
 def draw_image_trace(trace: ImageTrace, path: str | Path) -> None:
     """Write an image trace as a PNG."""
     figure = image_trace_figure(trace)
-    with atomic_file(path) as temporary, _unknown_signs_are_boxes():
+    with atomic_file(path) as temporary, _ignore_missing_glyphs():
         figure.savefig(temporary, format="png", dpi=DOTS)
 
 
@@ -110,7 +110,7 @@ def animate_image_trace(trace: ImageTrace, path: str | Path) -> None:
             "a GIF needs the package 'pillow'", hint="pip install 'saccade[plot]'"
         ) from error
     frames = []
-    with _unknown_signs_are_boxes():
+    with _ignore_missing_glyphs():
         for step in range(len(trace.steps)):
             figure = image_trace_figure(trace, only=step)
             figure.set_dpi(DOTS)
@@ -244,6 +244,6 @@ def _pixels(figure: Figure) -> np.ndarray:
     return np.asarray(figure.canvas.buffer_rgba())
 
 
-def _unknown_signs_are_boxes() -> warnings.catch_warnings:
+def _ignore_missing_glyphs() -> warnings.catch_warnings:
     """Ignore warnings for characters missing from the font, which are drawn as boxes."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)

@@ -227,8 +227,8 @@ def save_trace(path: str | Path, trace: Trace | ImageTrace) -> None:
     """
     if isinstance(trace, Trace):
         about = {name: value for name, value in trace.to_dict().items() if name != "weights"}
-        told = {"holds": KIND, **with_digest(about)}
-        write_folder(path, told, {WEIGHTS: {"weights": trace.weights}})
+        manifest = {"holds": KIND, **with_digest(about)}
+        write_folder(path, manifest, {WEIGHTS: {"weights": trace.weights}})
         return
     about = {
         "kind": trace.kind,
@@ -255,8 +255,8 @@ def load_trace(path: str | Path) -> Trace | ImageTrace:
     kind, file, make = readers[holds]
     where = Path(path) / "manifest.json"
     rest = ("format", "files", "holds")
-    told = {name: value for name, value in folder.manifest.items() if name not in rest}
-    about = conform(kind, without_digest(told, where=where), where=where)
+    entries = {name: value for name, value in folder.manifest.items() if name not in rest}
+    about = conform(kind, without_digest(entries, where=where), where=where)
     try:
         return make(about, folder.tensors[file])
     except (LookupError, AssertionError) as error:

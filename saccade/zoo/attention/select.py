@@ -96,12 +96,12 @@ class GumbelSelect(Select):
     ) -> Selected:
         """Weights for every query."""
         if not self.training:
-            return Selected(one_hot_of_largest(scores.detach(), mask))
+            return Selected(one_hot_argmax(scores.detach(), mask))
         noisy = (scores + gumbel_noise(scores)) / self.temperature
         soft = masked_softmax(noisy, mask)
         if not self.straight_through:
             return Selected(soft)
-        hard = one_hot_of_largest(noisy.detach(), mask)
+        hard = one_hot_argmax(noisy.detach(), mask)
         # In this order the forward value is exactly one-hot: x - x is exactly 0.
         return Selected(hard + (soft - soft.detach()))
 
@@ -111,7 +111,7 @@ def gumbel_noise(like: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return -torch.empty_like(like).exponential_().log_()
 
 
-def one_hot_of_largest(
+def one_hot_argmax(
     scores: Float[Tensor, "*shape key_pos"], mask: Bool[Tensor, "*#shape key_pos"]
 ) -> Float[Tensor, "*shape key_pos"]:
     """Weight 1 on the largest score that may be attended; all 0 where none may."""
@@ -141,7 +141,7 @@ class HardSelect(Select):
         with torch.no_grad():
             # The largest of log p + Gumbel noise falls on each key with probability p.
             drawn = log_probs + gumbel_noise(scores) if self.training else log_probs
-            weights = one_hot_of_largest(drawn, mask)
+            weights = one_hot_argmax(drawn, mask)
         finite = log_probs.masked_fill(~mask, 0.0)  # 0 * -inf would be NaN
         return Selected(
             weights=weights,

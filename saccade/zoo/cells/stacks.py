@@ -273,7 +273,7 @@ class DeepOutputCell(Cell):
 # The pyramid: each layer reads pairs of steps of the layer below, and has half as many.
 
 
-class Climbed(NamedTuple):
+class PyramidOutput(NamedTuple):
     """Output of the top layer of a pyramid."""
 
     outputs: Float[Tensor, "batch step d_hidden"]
@@ -307,13 +307,13 @@ class Pyramid(nn.Module):
 
     def forward(
         self, steps: Float[Tensor, "batch pos d_input"], mask: Bool[Tensor, "batch pos"]
-    ) -> Climbed:
+    ) -> PyramidOutput:
         """Read whole sequences; padding is at the end."""
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, Bidirectional)
             steps, mask = pair_steps(self.dropout(steps) if number else steps, mask)
             steps = layer.unroll(steps, mask=mask).outputs
-        return Climbed(steps, mask)
+        return PyramidOutput(steps, mask)
 
 
 def pair_steps(

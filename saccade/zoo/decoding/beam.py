@@ -101,7 +101,7 @@ def length_norm(length: Tensor | int, length_penalty: float) -> Tensor | float:
     return ((5 + length) / 6) ** length_penalty
 
 
-class Kept:
+class FinishedHypotheses:
     """For each sentence its ``n_best`` finished hypotheses so far, best first."""
 
     def __init__(
@@ -183,13 +183,13 @@ class BackPointers:
         if weights is not None:
             self.weights.append((sentence, weights.unflatten(0, (len(sentence), -1))))
 
-    def read(self, kept: Kept) -> Table:
+    def read(self, finished: FinishedHypotheses) -> Table:
         """Trace the finished hypotheses back to their first symbols."""
-        at = kept.beam  # their indices in the beam before the current step
+        at = finished.beam  # their indices in the beam before the current step
         ids, weights = [], []
         for step in range(len(self.token), 0, -1):
             parent, token = self.parent[step - 1], self.token[step - 1]
-            is_inside = kept.step > step
+            is_inside = finished.step > step
             here = at.clamp_max(token.shape[1] - 1)
             ids.append(token.gather(1, here))
             at = torch.where(is_inside, parent.gather(1, here), at)
@@ -197,10 +197,10 @@ class BackPointers:
                 weights.append(self._weights_at(at, step))
         return Table(
             ids=torch.stack(ids[::-1], dim=2),
-            length=(kept.step - 1).clamp_min(0),
-            steps=kept.step,
-            log_prob=kept.log_prob,
-            score=kept.score,
+            length=(finished.step - 1).clamp_min(0),
+            steps=finished.step,
+            log_prob=finished.log_prob,
+            score=finished.score,
             weights=torch.stack(weights[::-1], dim=2) if weights else None,
         )
 
@@ -279,27 +279,31 @@ def beam(
     limit = torch.as_tensor(max_length, device=first.device).expand(len(first))
     log_prob = torch.zeros(len(first), 1, device=first.device)
     tokens = torch.full((len(first),), BOS, device=first.device)
-    kept = Kept(len(first), n_best, length_penalty=length_penalty, device=first.device)
+    finished = FinishedHypotheses(
+        len(first), n_best, length_penalty=length_penalty, device=first.device
+    )
     pointers = BackPointers(len(first))
     for step in range(1, int(limit.max()) + 1):
         stepped = stepper.step(tokens, memory, state)
         _refuse_a_coin(stepped.stop)
         # In full precision: sums of 16-bit numbers are too coarse for ranking.
         log_probs = stepped.log_probs.float().unflatten(0, log_prob.shape)
-        going_on, ended = _expand(log_prob, log_probs, size=size, must_end=limit == step)
-        kept.add(ended, sentence=sentence, step=step)
-        pointers.add(sentence, going_on.parent, going_on.token, stepped.weights)
-        could_win = kept.could_be_beaten(going_on.log_prob[:, 0], sentence, step=step, limit=limit)
-        rows = going_on.parent + _first_rows(log_prob)
+        still_open, ended = _expand(log_prob, log_probs, size=size, must_end=limit == step)
+        finished.add(ended, sentence=sentence, step=step)
+        pointers.add(sentence, still_open.parent, still_open.token, stepped.weights)
+        could_win = finished.could_be_beaten(
+            still_open.log_prob[:, 0], sentence, step=step, limit=limit
+        )
+        rows = still_open.parent + _first_rows(log_prob)
         if not could_win.all():
             alive = could_win.nonzero()[:, 0]
             memory, sentence, limit = select_rows((memory, sentence, limit), alive)
-            going_on, rows = select_rows((going_on, rows), alive)
+            still_open, rows = select_rows((still_open, rows), alive)
         if len(sentence) == 0:
             break
         state = select_rows(stepped.state, rows.flatten())
-        log_prob, tokens = going_on.log_prob, going_on.token.flatten()
-    return BeamResult(to_hypotheses(pointers.read(kept)))
+        log_prob, tokens = still_open.log_prob, still_open.token.flatten()
+    return BeamResult(to_hypotheses(pointers.read(finished)))
 
 
 def _expand(

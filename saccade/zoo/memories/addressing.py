@@ -120,7 +120,9 @@ def cut(emitted: Float[Tensor, "batch head d_head"], d_slot: int) -> HeadNumbers
     return HeadNumbers(*emitted.split((d_slot, 2, 1, moves), dim=2))
 
 
-def move_on(emitted: Float[Tensor, "head d_head"], d_slot: int, *, n_reads: int = 0) -> None:
+def init_moving_heads(
+    emitted: Float[Tensor, "head d_head"], d_slot: int, *, n_reads: int = 0
+) -> None:
     """Initialise biases of heads, in place: write heads move by one slot per step and stay sharp.
 
     In an untrained controller a shift by +1 is then seven times as likely as any other, and a write

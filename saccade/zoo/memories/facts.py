@@ -103,7 +103,7 @@ class SentenceBags(nn.Module):
         return torch.addcmul(sums[0], sums[1], self._dims) if self.is_ordered else sums[0]
 
 
-def fill_in(
+def scatter_facts(
     encoded: Float[Tensor, "n_real ..."], mask: Bool[Tensor, "batch fact"]
 ) -> Float[Tensor, "batch fact ..."]:
     """Scatter values of the real facts back to their positions; zeros elsewhere."""

@@ -121,7 +121,7 @@ def take(
     return level[torch.arange(len(level), device=level.device), at]
 
 
-def with_room(cells: Float[Tensor, "batch cell d"]) -> Float[Tensor, "batch leaf d"]:
+def pad_leaves(cells: Float[Tensor, "batch cell d"]) -> Float[Tensor, "batch leaf d"]:
     """The cells padded with zeros to a power of two."""
     count = cells.shape[1]
     return functional.pad(cells, (0, 0, 0, n_leaves(count) - count))

@@ -53,7 +53,7 @@ class CtcRecogniser(nn.Module):
             for below, stride in zip(widths, strides, strict=False)
         )
         for convolution in self.convolutions:
-            begin_as_loud(convolution)
+            init_preserving_variance(convolution)
         self.strides = tuple(strides)
         reads = [widths[-1], *[2 * d_hidden] * (n_layers - 1)]
         self.layers = nn.ModuleList(
@@ -77,7 +77,7 @@ class CtcRecogniser(nn.Module):
         return Frames(self.output(self.dropout(hidden)).log_softmax(-1), mask)
 
 
-def begin_as_loud(convolution: nn.Module) -> None:
+def init_preserving_variance(convolution: nn.Module) -> None:
     """Initialise a convolution followed by a ReLU so that it preserves the variance.
 
     He et al., 2015 (https://arxiv.org/abs/1502.01852), equation 10. With torch's initialisation

@@ -88,7 +88,7 @@ class DifferentiableRam(nn.Module):
         state = self.core.start(len(images))
         hiddens, grids, patches = [], [], []
         for _ in range(self.n_glimpses):
-            grid = self.place(restrained(state.hidden, self.restraint))
+            grid = self.place(clip_by_median(state.hidden, self.restraint))
             patch = gaussian_read(images[:, None], self.place.bank(grid))[:, 0]
             seen = torch.cat([patch.flatten(1), _where(grid)], dim=1)
             state = self.core.step(self.glimpse(seen).relu(), state).state
@@ -99,13 +99,13 @@ class DifferentiableRam(nn.Module):
         return Looks(logits, tuple(grids), tuple(patches))
 
 
-def restrained(
+def clip_by_median(
     hidden: Float[Tensor, "batch d_hidden"], most: float
 ) -> Float[Tensor, "batch d_hidden"]:
     """The identity, with each row's gradient clipped to ``most`` times that of the median row.
 
     >>> x = torch.ones(3, 1, requires_grad=True)
-    >>> (restrained(x, 2.0) * torch.tensor([[1.0], [-2.0], [50.0]])).sum().backward()
+    >>> (clip_by_median(x, 2.0) * torch.tensor([[1.0], [-2.0], [50.0]])).sum().backward()
     >>> x.grad.flatten()
     tensor([ 1., -2.,  4.])
     """

@@ -13,7 +13,7 @@ from saccade.zoo.attention.masks import masked_softmax
 from saccade.zoo.cells.gru import AttentionGru, GruCell
 from saccade.zoo.cells.stacks import Bidirectional
 from saccade.zoo.fast.dropout import Dropout
-from saccade.zoo.memories.facts import PAD, SentenceBags, fill_in
+from saccade.zoo.memories.facts import PAD, SentenceBags, scatter_facts
 from saccade.zoo.models.best_of import Answered
 from saccade.zoo.tasks.babi import StoryBatch
 
@@ -52,8 +52,10 @@ class InputFusion(nn.Module):
         question: Int[Tensor, "batch asked_word"],
     ) -> Story:
         """Encode facts and questions."""
-        told = fill_in(self.dropout(self.bags(facts[mask])[:, 0]), mask)  # [batch, fact, d_hidden]
-        ahead, back = self.fusion.unroll(told, mask=mask).outputs.chunk(2, dim=2)
+        embedded = scatter_facts(
+            self.dropout(self.bags(facts[mask])[:, 0]), mask
+        )  # [batch, fact, d_hidden]
+        ahead, back = self.fusion.unroll(embedded, mask=mask).outputs.chunk(2, dim=2)
         asked = self.dropout(functional.embedding(question, self.bags.table()))
         return Story(ahead + back, self.question.unroll(asked, mask=question != PAD).state)
 
@@ -80,11 +82,11 @@ class WordReader(nn.Module):
     ) -> Story:
         """Encode facts and questions."""
         lengths = (facts != PAD).sum(2)  # [batch, fact]
-        told = facts.flatten(1)
+        tokens = facts.flatten(1)
         # Words move to the front of each row, in order: no padding between sentences.
-        order = (told == PAD).long().argsort(dim=1, stable=True)
-        told = told.gather(1, order)[:, : max(1, int(lengths.sum(1).max()))]
-        states = self.story.unroll(self.dropout(self.words(told)), mask=told != PAD).outputs
+        order = (tokens == PAD).long().argsort(dim=1, stable=True)
+        tokens = tokens.gather(1, order)[:, : max(1, int(lengths.sum(1).max()))]
+        states = self.story.unroll(self.dropout(self.words(tokens)), mask=tokens != PAD).outputs
         ends = (lengths.cumsum(1) - 1).clamp(min=0)[:, :, None].expand(-1, -1, states.shape[2])
         asked = self.question.unroll(self.dropout(self.words(question)), mask=question != PAD)
         return Story(states.gather(1, ends) * mask[:, :, None], asked.state)

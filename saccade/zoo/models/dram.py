@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     the current object."""
 
 
-class _Walked(NamedTuple):
+class _Path(NamedTuple):
     """A path: patches and locations."""
 
     patches: Float[Tensor, "rows glimpse d_patch"]
@@ -126,13 +126,13 @@ class Dram(nn.Module):
         """
         check_images(images, size=self.size)
         context = self.context(images).repeat_interleave(n_samples, dim=0)
-        walked = self._walk(sum_images(images), context.detach(), is_drawn=is_drawn)
-        glimpses = self.what(walked.patches) * self.where(walked.places)
+        path = self._path(sum_images(images), context.detach(), is_drawn=is_drawn)
+        glimpses = self.what(path.patches) * self.where(path.places)
         seen = self.lower.unroll(glimpses).outputs  # [rows, glimpse, d_hidden]
         guided = self.upper.unroll(seen, self._start(context)).outputs
         before = torch.cat([context[:, None], guided[:, :-1]], dim=1)  # states that chose locations
         answers = self.answer(seen).unflatten(1, (self.n_objects, self.n_glimpses))
-        found = (answers, walked.places, self._log_prob(walked.places, before))
+        found = (answers, path.places, self._log_prob(path.places, before))
         return Reading(
             *(
                 each.unflatten(0, (len(images), n_samples)).transpose(0, 1)
@@ -141,9 +141,9 @@ class Dram(nn.Module):
         )
 
     @torch.no_grad()
-    def _walk(
+    def _path(
         self, images: SummedImages, context: Float[Tensor, "rows d_hidden"], *, is_drawn: bool
-    ) -> _Walked:
+    ) -> _Path:
         """Choose locations one after the other."""
         rows, n = len(context), len(images.sums)
         lower, upper, guide = self.lower.start(rows), self._start(context), context
@@ -157,7 +157,7 @@ class Dram(nn.Module):
             places.append(place)
             seen, lower = self.lower.step(self.what(patch) * self.where(place), lower)
             guide, upper = self.upper.step(seen, upper)
-        return _Walked(torch.stack(patches, 1), torch.stack(places, 1))
+        return _Path(torch.stack(patches, 1), torch.stack(places, 1))
 
     def set_std(self, std: float) -> None:
         """Set the standard deviation of sampled locations."""

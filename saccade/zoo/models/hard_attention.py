@@ -27,11 +27,11 @@ from saccade.zoo.tasks.vocabulary import EOS, Padded
 FIRST_ODDS = -1.0
 
 
-class Heard(NamedTuple):
+class OnlineAlignment(NamedTuple):
     """One pass over a batch of sources."""
 
     hidden: Float[Tensor, "batch source_pos d_hidden"]
-    is_said: Bool[Tensor, "batch source_pos"]
+    is_emitted: Bool[Tensor, "batch source_pos"]
     """A symbol was emitted at this input: as many per row as its target has."""
     odds: Float[Tensor, "batch source_pos"]
     """Log-odds of emitting."""
@@ -93,16 +93,16 @@ class OnlineTranslator(nn.Module):
 
     def listen(
         self,
-        heard: Float[Tensor, "batch d_gates"],
+        x: Float[Tensor, "batch d_gates"],
         word: Float[Tensor, "batch d_gates"],
         was_said: Bool[Tensor, " batch"],
         hidden: Float[Tensor, "batch d_hidden"],
     ) -> Float[Tensor, "batch d_hidden"]:
         """The state after one more input, given the last symbol and whether it was just emitted."""
         decision = was_said[:, None] * self.said_proj.weight[:, 0]
-        return self.cell.advance(heard + word + decision, hidden).output
+        return self.cell.advance(x + word + decision, hidden).output
 
-    def walk(self, batch: PairBatch) -> Heard:
+    def align(self, batch: PairBatch) -> OnlineAlignment:
         """Read every source with teacher forcing; decisions are sampled in training only."""
         n_inputs, n_symbols = batch.source_mask.sum(1), batch.target_mask.sum(1)
         _refuse_longer_targets(n_inputs, n_symbols)
@@ -114,9 +114,9 @@ class OnlineTranslator(nn.Module):
         was_said = torch.zeros_like(n_symbols, dtype=torch.bool)
         toss = torch.rand(inputs.shape[:2], device=inputs.device)
         states, odds, said, free = [], [], [], []
-        for i, heard in enumerate(inputs.unbind(1)):
+        for i, x in enumerate(inputs.unbind(1)):
             last = batch.target_in[rows, n_said.clamp_max(batch.target_in.shape[1] - 1)]
-            hidden = self.listen(heard, words[last], was_said, hidden)
+            hidden = self.listen(x, words[last], was_said, hidden)
             log_odds = upcast(self.coin(hidden)[:, 0])
             due, left = n_symbols - n_said, n_inputs - i
             speaks = toss[:, i] < log_odds.sigmoid() if self.training else log_odds > 0
@@ -128,35 +128,35 @@ class OnlineTranslator(nn.Module):
                 strict=True,
             ):
                 kept.append(each)
-        return Heard(*(torch.stack(each, 1) for each in (states, said, odds, free)))
+        return OnlineAlignment(*(torch.stack(each, 1) for each in (states, said, odds, free)))
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
         """Logits of every target symbol, at the input where it was emitted."""
-        heard = self.walk(batch)
-        return self.output(self.dropout(heard.hidden[heard.is_said]))
+        aligned = self.align(batch)
+        return self.output(self.dropout(aligned.hidden[aligned.is_emitted]))
 
     def loss(
         self, batch: PairBatch, *, n_samples: int, entropy_weight: float, reward_weight: float = 1.0
     ) -> SampledBound:
         """The variational bound of the targets' likelihood, from several passes each."""
         many = PairBatch(*(each.repeat(n_samples, *[1] * (each.dim() - 1)) for each in batch))
-        heard = self.walk(many)
-        logits = self.output(self.dropout(heard.hidden[heard.is_said]))
+        aligned = self.align(many)
+        logits = self.output(self.dropout(aligned.hidden[aligned.is_emitted]))
         right = many.target_out[many.target_mask]  # in the order of emission
-        rewards = torch.zeros_like(heard.odds).masked_scatter(
-            heard.is_said, -functional.cross_entropy(logits, right, reduction="none")
+        rewards = torch.zeros_like(aligned.odds).masked_scatter(
+            aligned.is_emitted, -functional.cross_entropy(logits, right, reduction="none")
         )
-        speaking = functional.logsigmoid(heard.odds)
+        speaking = functional.logsigmoid(aligned.odds)
         # Where emission was forced, its log-probability is part of the likelihood.
-        rewards = rewards + torch.where(heard.is_said & ~heard.is_free, speaking, 0.0)
-        log_prob = torch.where(heard.is_said, speaking, functional.logsigmoid(-heard.odds))
-        entropy = functional.softplus(heard.odds) - heard.odds * heard.odds.sigmoid()
+        rewards = rewards + torch.where(aligned.is_emitted & ~aligned.is_free, speaking, 0.0)
+        log_prob = torch.where(aligned.is_emitted, speaking, functional.logsigmoid(-aligned.odds))
+        entropy = functional.softplus(aligned.odds) - aligned.odds * aligned.odds.sigmoid()
         by_sample = (n_samples, len(batch.source))
         return sampled_bound(
-            torch.where(heard.is_free, log_prob, 0.0).unflatten(0, by_sample),
+            torch.where(aligned.is_free, log_prob, 0.0).unflatten(0, by_sample),
             rewards.unflatten(0, by_sample),
-            baseline=self.baseline(heard.hidden).unflatten(0, by_sample),
-            entropy=torch.where(heard.is_free, entropy, 0.0).unflatten(0, by_sample),
+            baseline=self.baseline(aligned.hidden).unflatten(0, by_sample),
+            entropy=torch.where(aligned.is_free, entropy, 0.0).unflatten(0, by_sample),
             entropy_weight=entropy_weight,
             reward_weight=reward_weight,
         )
@@ -183,8 +183,8 @@ class OnlineTranslator(nn.Module):
         was_said = position > 0
         is_listening = is_open = position < end
         while is_listening.any():
-            heard = memory.inputs[sentence, position.clamp_max(memory.inputs.shape[1] - 1)]
-            new = self.listen(heard, word, was_said & is_listening, hidden)
+            x = memory.inputs[sentence, position.clamp_max(memory.inputs.shape[1] - 1)]
+            new = self.listen(x, word, was_said & is_listening, hidden)
             hidden = torch.where(is_listening[:, None], new, hidden)
             position = position + is_listening
             speaks = (self.coin(hidden)[:, 0] > 0) | (position == end)

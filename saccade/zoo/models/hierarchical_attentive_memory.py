@@ -16,9 +16,9 @@ from saccade.zoo.memories.tree import (
     find_leaf,
     grow,
     leaf_weights,
+    pad_leaves,
     rewrite,
     take,
-    with_room,
 )
 
 
@@ -90,7 +90,7 @@ class HierarchicalAttentiveMemory(nn.Module):
             n_steps: Default: the number of items.
         """
         step = self._hard_step if is_hard else self._soft_step
-        tree = grow(self.embed(with_room(items)), self._join)
+        tree = grow(self.embed(pad_leaves(items)), self._join)
         state = self.controller.start(len(items))
         hidden, said, looks = state.hidden, [], []
         for _ in range(items.shape[1] if n_steps is None else n_steps):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.attention.masks import masked_softmax
-from saccade.zoo.memories.facts import SPREAD, SentenceBags, fact_ages, fill_in
+from saccade.zoo.memories.facts import SPREAD, SentenceBags, fact_ages, scatter_facts
 from saccade.zoo.models.best_of import Answered
 from saccade.zoo.tasks.babi import StoryBatch
 
@@ -66,10 +66,10 @@ class MemN2N(nn.Module):
     ) -> Float[Tensor, "batch fact table d_embed"]:
         """Every fact in every embedding, with its age."""
         ages = fact_ages(mask, noise=self.noise if self.training else 0.0)
-        told = self.bags(facts[mask]) + functional.embedding(
+        embedded = self.bags(facts[mask]) + functional.embedding(
             ages[mask].clamp(max=self.n_ages - 1), self.ages.flatten(1)
         ).view(-1, *self.ages.shape[1:])  # [real, table, d_embed]
-        return fill_in(told, mask)
+        return scatter_facts(embedded, mask)
 
     def forward(self, batch: StoryBatch) -> Answered:
         """Attend to the facts in several hops, and answer."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.zoo.memories.facts import SPREAD, SentenceBags, fact_ages, fill_in
+from saccade.zoo.memories.facts import SPREAD, SentenceBags, fact_ages, scatter_facts
 from saccade.zoo.models.best_of import Answered
 from saccade.zoo.tasks.babi import StoryBatch
 
@@ -18,7 +18,7 @@ FARTHEST = 30
 """Maximum time difference between facts; larger ones are clamped."""
 
 
-class Told(NamedTuple):
+class EncodedStory(NamedTuple):
     """An encoded story and question."""
 
     facts: Int[Tensor, "batch fact word"]
@@ -82,36 +82,36 @@ class MemNN(nn.Module):
         self.output = nn.Linear(d_hidden, n_words)
         self.dropout = nn.Dropout(dropout)
 
-    def read(self, batch: StoryBatch) -> Told:
+    def read(self, batch: StoryBatch) -> EncodedStory:
         """Embed the question, and facts as candidates."""
         mask = batch.fact_mask
-        candidates = fill_in(self.candidate(batch.facts[mask])[:, 0], mask)
+        candidates = scatter_facts(self.candidate(batch.facts[mask])[:, 0], mask)
         ages = fact_ages(mask).clamp(max=len(self.ages) - 1)
-        return Told(batch.facts, mask, ages, candidates, self.question(batch.question))
+        return EncodedStory(batch.facts, mask, ages, candidates, self.question(batch.question))
 
     def gather(
-        self, told: Told, found: Int[Tensor, "batch step"], *, is_answering: bool
+        self, story: EncodedStory, found: Int[Tensor, "batch step"], *, is_answering: bool
     ) -> Float[Tensor, "batch step_or_end d_embed"]:
         """The sum of question and found facts before each step, and after the last."""
         rows = torch.arange(len(found), device=found.device)[:, None]
-        sentences = told.facts[rows, found.clamp(min=0)]  # [batch, step, word]
-        seen = fill_in(self.found(sentences[found >= 0]), found >= 0)
+        sentences = story.facts[rows, found.clamp(min=0)]  # [batch, step, word]
+        seen = scatter_facts(self.found(sentences[found >= 0]), found >= 0)
         step = torch.arange(found.shape[1], device=found.device)
         role = step.clamp(max=N_ROLES - 1) + N_ROLES * is_answering
-        parts = [told.questions[:, int(is_answering), None], seen[:, step, role]]
+        parts = [story.questions[:, int(is_answering), None], seen[:, step, role]]
         return torch.cat(parts, 1).cumsum(1)
 
-    def rank(self, told: Told, found: Int[Tensor, "batch step"]) -> Ranked:
+    def rank(self, story: EncodedStory, found: Int[Tensor, "batch step"]) -> Ranked:
         """Score all candidates for every step, given the correct facts of earlier steps.
 
         Args:
             found: Indices of the facts, -1 for none. There is one step more than these.
         """
-        sums = self.gather(told, found, is_answering=False)
+        sums = self.gather(story, found, is_answering=False)
         n_steps = sums.shape[1]
         query = self.looking(self.dropout(sums + self.steps[:n_steps])).tanh()
-        scores = query @ told.candidates.mT  # [batch, step, fact]
-        ages = told.ages[:, None].expand_as(scores)
+        scores = query @ story.candidates.mT  # [batch, step, fact]
+        ages = story.ages[:, None].expand_as(scores)
         scores = scores + (query @ self.ages.T).gather(2, ages)
         place = torch.arange(scores.shape[2], device=found.device)
         is_found = torch.zeros_like(scores, dtype=torch.bool)
@@ -123,30 +123,30 @@ class MemNN(nn.Module):
                 scores = torch.cat([scores[:, :back], scores[:, back:] + near], 1)
         if n_steps > 1:
             is_found[:, 1:] = (place == found[:, :, None]).cumsum(1) > 0
-        mask = told.mask[:, None] & ~is_found
+        mask = story.mask[:, None] & ~is_found
         enough = query @ self.nothing  # [batch, step]
         ends = torch.ones_like(mask[:, :, :1])
         return Ranked(torch.cat([scores, enough[..., None]], 2), torch.cat([mask, ends], 2))
 
     def answer(
-        self, told: Told, found: Int[Tensor, "batch step"]
+        self, story: EncodedStory, found: Int[Tensor, "batch step"]
     ) -> Float[Tensor, "batch d_vocab"]:
         """Score all words as the answer, from the question and the found facts."""
-        sums = self.gather(told, found, is_answering=True)[:, -1]
+        sums = self.gather(story, found, is_answering=True)[:, -1]
         return self.output(self.dropout(self.thinking(sums).tanh()))
 
     def forward(self, batch: StoryBatch) -> Answered:
         """Find facts until "no more", and answer."""
-        told = self.read(batch)
-        n_facts = told.mask.shape[1]
-        found = told.ages.new_zeros(len(told.ages), 0)
-        is_done = torch.zeros_like(told.mask[:, 0])
+        story = self.read(batch)
+        n_facts = story.mask.shape[1]
+        found = story.ages.new_zeros(len(story.ages), 0)
+        is_done = torch.zeros_like(story.mask[:, 0])
         for _ in range(self.max_steps):
-            ranked = self.rank(told, found)
+            ranked = self.rank(story, found)
             best = ranked.scores[:, -1].masked_fill(~ranked.mask[:, -1], -torch.inf).argmax(-1)
             is_done = is_done | (best == n_facts)
             if bool(is_done.all()):
                 break
             found = torch.cat([found, best.where(~is_done, -1)[:, None]], 1)
         looks = torch.arange(n_facts, device=found.device) == found[:, :, None]
-        return Answered(self.answer(told, found), looks.to(told.candidates.dtype))
+        return Answered(self.answer(story, found), looks.to(story.candidates.dtype))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.memories.addressing import move_on, place_heads, write_slots
+from saccade.zoo.memories.addressing import init_moving_heads, place_heads, write_slots
 
 
 class Taped(NamedTuple):
@@ -84,7 +84,7 @@ class Ntm(nn.Module):
         self.emit = nn.Linear(d_hidden, d_heads + n_writes * 2 * d_slot)
         with torch.no_grad():
             said = self.emit.bias[:d_heads].unflatten(0, (-1, self.d_head))
-            move_on(said, d_slot, n_reads=n_reads)
+            init_moving_heads(said, d_slot, n_reads=n_reads)
         self.output = nn.Linear(d_hidden + n_reads * d_slot, d_output)
 
     def forward(

@@ -29,7 +29,7 @@ Looking = Literal["soft", "hard"]
 SHARE_SOFT = 0.5  # share of images with soft attention while hard attention is trained; section 4.1
 
 
-class Told(NamedTuple):
+class TeacherForced(NamedTuple):
     """Sentences with teacher forcing: attention and features at each word."""
 
     features: Float[Tensor, "token d_embed"]
@@ -152,7 +152,7 @@ class ShowAttendTell(nn.Module):
         sentences: Sentences,
         *,
         is_soft: Bool[Tensor, " batch"] | None = None,
-    ) -> Told:
+    ) -> TeacherForced:
         """Attend and decode with teacher forcing.
 
         Args:
@@ -182,7 +182,7 @@ class ShowAttendTell(nn.Module):
         assert context is not None and weights is not None
         real = sentences.target_mask
         features = self.features(words[real], torch.stack(after, 1)[real], context[real])
-        return Told(features, torch.stack(before, 1), weights, log_prob, entropy)
+        return TeacherForced(features, torch.stack(before, 1), weights, log_prob, entropy)
 
     def forward(
         self, images: Float[Tensor, "image channel height width"], sentences: Sentences
@@ -211,24 +211,26 @@ class ShowAttendTell(nn.Module):
         is_soft = None
         if self.looking == "hard":
             is_soft = torch.rand(n, device=maps.device) < SHARE_SOFT
-        told = self.tell(maps, sentences, is_soft=is_soft)
+        forced = self.tell(maps, sentences, is_soft=is_soft)
         right = sentences.target_out[mask][:, None]
-        found = upcast(self.output(told.features)).log_softmax(-1).gather(1, right)[:, 0]
+        found = upcast(self.output(forced.features)).log_softmax(-1).gather(1, right)[:, 0]
         log_likelihood = torch.zeros(mask.shape, device=found.device).masked_scatter(mask, found)
         loss = -found.sum() / n
         if self.baseline is not None:
-            assert told.log_prob is not None and told.entropy is not None and is_soft is not None
+            assert (
+                forced.log_prob is not None and forced.entropy is not None and is_soft is not None
+            )
             loss = sampled_bound(
-                told.log_prob[None],
+                forced.log_prob[None],
                 log_likelihood[None],
-                baseline=self.baseline(told.hidden)[None],
-                entropy=told.entropy[None],
+                baseline=self.baseline(forced.hidden)[None],
+                entropy=forced.entropy[None],
                 entropy_weight=entropy_weight,
                 reward_weight=reward_weight,
                 mask=(mask & ~is_soft[:, None])[None],
             ).loss
         # A sampled cell has no gradient: the term trains only soft weights.
-        seen = (told.weights * mask[:, :, None]).sum(1)  # [batch, cell]
+        seen = (forced.weights * mask[:, :, None]).sum(1)  # [batch, cell]
         uneven = (1 - seen).square().sum(1).mean()
         loss = loss + cover_weight * uneven if cover_weight else loss
         return CaptionLoss(loss, -found.detach().mean(), uneven.detach())

@@ -16,19 +16,19 @@ from saccade.zoo.memories.sparse import SparseMemory
 from saccade.zoo.models.ntm import Taped
 
 
-class Touched(NamedTuple):
+class Accessed(NamedTuple):
     """The accessed slots of each sequence and their weights; a slot may occur twice."""
 
     slots: Int[Tensor, "batch some"]
     weights: Float[Tensor, "batch some"]
 
 
-class Walked(NamedTuple):
+class _Unrolled(NamedTuple):
     """Outputs of the controller at each step, and the accessed slots."""
 
     shown: Float[Tensor, "batch pos d_shown"]
-    reads: list[Touched]
-    writes: list[Touched]
+    reads: list[Accessed]
+    writes: list[Accessed]
 
 
 class SparseAccessMemory(nn.Module):
@@ -81,7 +81,7 @@ class SparseAccessMemory(nn.Module):
         self, inputs: Float[Tensor, "batch pos d_input"]
     ) -> Float[Tensor, "batch pos d_output"]:
         """Logits at every step."""
-        return self.output(self._walk(inputs, self.n_slots).shown)
+        return self.output(self._unroll(inputs, self.n_slots).shown)
 
     def run(self, inputs: Float[Tensor, "batch pos d_input"], n_slots: int | None = None) -> Taped:
         """The same, with the weights of all slots at every step; most are zero.
@@ -90,31 +90,31 @@ class SparseAccessMemory(nn.Module):
             n_slots: Default: as many as in training.
         """
         count = self.n_slots if n_slots is None else n_slots
-        walked = self._walk(inputs, count)
+        unrolled = self._unroll(inputs, count)
         return Taped(
-            logits=self.output(walked.shown),
-            reads=torch.stack([_spread(each, count, self.n_reads) for each in walked.reads], 1),
-            writes=torch.stack([_spread(each, count, 1) for each in walked.writes], 1),
+            logits=self.output(unrolled.shown),
+            reads=torch.stack([_spread(each, count, self.n_reads) for each in unrolled.reads], 1),
+            writes=torch.stack([_spread(each, count, 1) for each in unrolled.writes], 1),
         )
 
-    def _walk(self, inputs: Tensor, n_slots: int) -> Walked:
+    def _unroll(self, inputs: Tensor, n_slots: int) -> _Unrolled:
         n, per_step = len(inputs), self.n_reads * self.n_nearest
         memory = SparseMemory.empty(n, n_slots=n_slots, d_slot=self.d_slot, like=self.pen.weight)
         state = self.controller.start(n)
         context = self.controller.zeros(n, self.n_reads * self.d_slot)
         # Nothing was read before: the slots that are allocated last, with weight zero.
         last = torch.arange(n_slots - per_step, n_slots, device=inputs.device).expand(n, -1)
-        touched = Touched(last, self.controller.zeros(n, per_step))
+        accessed = Accessed(last, self.controller.zeros(n, per_step))
         shown, reads, writes = [], [], []
         for now, x in enumerate(inputs.unbind(1)):
             hidden, state = self.controller.step(torch.cat([x, context], dim=1), state)
-            writes.append(self._write(memory, hidden, touched, now))
-            touched, context = self._read(memory, hidden, now)
-            reads.append(touched)
+            writes.append(self._write(memory, hidden, accessed, now))
+            accessed, context = self._read(memory, hidden, now)
+            reads.append(accessed)
             shown.append(torch.cat([hidden, context], dim=1))
-        return Walked(torch.stack(shown, dim=1), reads, writes)
+        return _Unrolled(torch.stack(shown, dim=1), reads, writes)
 
-    def _write(self, memory: SparseMemory, hidden: Tensor, read: Touched, now: int) -> Touched:
+    def _write(self, memory: SparseMemory, hidden: Tensor, read: Accessed, now: int) -> Accessed:
         """Add to the slots just read and to the reused slot."""
         word, alpha, gamma = self.pen(hidden).split((self.d_slot, 1, 1), dim=1)
         alpha, gamma = alpha.sigmoid(), gamma.sigmoid()
@@ -127,11 +127,11 @@ class SparseAccessMemory(nn.Module):
         kept = memory.rows(slots) * (slots != spare)[:, :, None]
         memory.write(slots, kept + weights[:, :, None] * word.tanh()[:, None])
         memory.touch(slots, weights, now=now)
-        return Touched(slots, weights)
+        return Accessed(slots, weights)
 
     def _read(
         self, memory: SparseMemory, hidden: Tensor, now: int
-    ) -> tuple[Touched, Float[Tensor, "batch d_read"]]:
+    ) -> tuple[Accessed, Float[Tensor, "batch d_read"]]:
         """The slots nearest to each head's key, weighted by similarity."""
         emitted = self.read_heads(hidden).unflatten(1, (self.n_reads, -1))
         keys, strength = emitted[..., :-1].tanh(), 1 + functional.softplus(emitted[..., -1])
@@ -140,14 +140,14 @@ class SparseAccessMemory(nn.Module):
         each = (keys.flatten(0, 1)[:, None], rows.flatten(0, 1))  # a head of a sequence is a row
         weights = content_weights(*each, strength=strength.flatten()[:, None])
         context = (weights @ each[1]).unflatten(0, slots.shape[:2]).flatten(1)
-        touched = Touched(slots.flatten(1), weights.view(len(slots), -1))
-        memory.touch(touched.slots, touched.weights, now=now)
-        return touched, context
+        accessed = Accessed(slots.flatten(1), weights.view(len(slots), -1))
+        memory.touch(accessed.slots, accessed.weights, now=now)
+        return accessed, context
 
 
-def _spread(touched: Touched, n_slots: int, n_heads: int) -> Float[Tensor, "batch head slot"]:
+def _spread(accessed: Accessed, n_slots: int, n_heads: int) -> Float[Tensor, "batch head slot"]:
     """Weights of all slots; only accessed slots are not zero."""
-    slots = touched.slots.unflatten(1, (n_heads, -1))
-    weights = touched.weights.unflatten(1, (n_heads, -1))
+    slots = accessed.slots.unflatten(1, (n_heads, -1))
+    weights = accessed.weights.unflatten(1, (n_heads, -1))
     # A slot that occurs twice has the same weight twice.
     return weights.new_zeros(*slots.shape[:2], n_slots).scatter(2, slots, weights)

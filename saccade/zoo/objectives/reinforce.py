@@ -219,17 +219,17 @@ def stepwise_loss(
         early_weight: Weight of the mean over the earlier answers, relative to the last one.
         discount: 1 credits a glimpse with all later rewards, 0 only with its own.
     """
-    taught = answers_loss(logits, target, early_weight=early_weight)
-    gains = taught.log_likelihood.detach().diff(dim=2)
+    answers = answers_loss(logits, target, early_weight=early_weight)
+    gains = answers.log_likelihood.detach().diff(dim=2)
     reinforced = reinforce_loss(
         log_prob, returns_to_go(gains, discount=discount), baseline=baseline
     )
-    loss = taught.loss + reinforce_weight * reinforced.policy + reinforced.baseline
+    loss = answers.loss + reinforce_weight * reinforced.policy + reinforced.baseline
     reward = (logits[:, :, -1].argmax(-1) == target).to(logits.dtype)
-    return Hybrid(loss, taught.loss, reward, reinforced)
+    return Hybrid(loss, answers.loss, reward, reinforced)
 
 
-class Taught(NamedTuple):
+class AnswersLoss(NamedTuple):
     """Log-likelihood of the correct answer after each step."""
 
     loss: Float[Tensor, ""]
@@ -241,7 +241,7 @@ def answers_loss(
     target: Int[Tensor, " batch"],
     *,
     early_weight: float,
-) -> Taught:
+) -> AnswersLoss:
     """Cross-entropy of the last answer, plus the weighted mean over earlier ones."""
     targets = target[None, :, None].expand(logits.shape[:3])
     log_likelihood = -functional.cross_entropy(
@@ -249,7 +249,7 @@ def answers_loss(
     ).view(targets.shape)
     early = log_likelihood[:, :, :-1]
     mean = early.sum() / max(1, early.numel())  # there may be one answer only
-    return Taught(-log_likelihood[:, :, -1].mean() - early_weight * mean, log_likelihood)
+    return AnswersLoss(-log_likelihood[:, :, -1].mean() - early_weight * mean, log_likelihood)
 
 
 def _per_sample(
