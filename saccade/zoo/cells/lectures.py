@@ -133,7 +133,7 @@ def scalar_gradients(
     """``dh(T)/dh(1)`` of ``h(t) = w h(t-1)``, and one step more, for each weight.
 
     From step 1 to step T there are T - 1 products, so the gradient is ``w^(T-1)``. The numbers that
-    are often quoted beside this formula for T = 50, 117.4 and 0.00515, are ``w^50``: the gradient
+    are often quoted with this formula for T = 50, 117.4 and 0.00515, are ``w^50``: the gradient
     from the state before the first step, ``dh(T)/dh(0)``. Both are given, with their labels.
 
     >>> for gradient in scalar_gradients():

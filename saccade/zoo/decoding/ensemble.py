@@ -137,9 +137,9 @@ class Fused(NamedTuple):
 class DeepFusion(nn.Module):
     """Concatenate a translator's hidden state with a gated one of a language model.
 
-    Section 4.2: ``[s_TM ; g * s_LM]`` with ``g = sigmoid(v . s_LM + b)``. The paper lists the
-    previous word and the context beside them; a translator adds those to ``hidden`` itself, as it
-    does without fusion. No gradient goes back into the language model.
+    Section 4.2: ``[s_TM ; g * s_LM]`` with ``g = sigmoid(v . s_LM + b)``. The paper adds the
+    previous word and the context; a translator adds those to ``hidden`` itself, as it does without
+    fusion. No gradient goes back into the language model.
 
     Args:
         d_language_model: Size of the language model's state.

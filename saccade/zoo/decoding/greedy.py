@@ -39,7 +39,7 @@ def decode_step_by_step(
     A sentence leaves the batch when all its sequences have ended.
 
     Args:
-        max_length: The most symbols, an end symbol counted; what is longer is cut there.
+        max_length: Maximum number of symbols, with the end symbol; longer sequences are cut.
     """
     memory, state = stepper.start(source)
     first = first_tensor(state)
@@ -115,7 +115,7 @@ def greedy(stepper: Stepper, source: Any, *, max_length: int) -> list[Hypothesis
     """Decode one hypothesis per sentence with the most likely symbol at every step.
 
     Args:
-        max_length: The most symbols, the end symbol counted; what is longer is cut there.
+        max_length: Maximum number of symbols, with the end symbol; longer sequences are cut.
     """
     found = decode_step_by_step(
         stepper,
@@ -143,7 +143,7 @@ def sample(
     """Sample ``n`` sequences per sentence; ``log_prob`` is the model's, at temperature 1.
 
     Args:
-        max_length: The most symbols, an end symbol counted; what is longer is cut there.
+        max_length: Maximum number of symbols, with the end symbol; longer sequences are cut.
         temperature: Divides the log-probabilities: below 1 sharpens, above 1 flattens.
         top_k: Sample only among this many most likely symbols.
     """

@@ -44,7 +44,7 @@ def by_sentence(hypotheses: Sequence[str], references: References) -> list[list[
 def as_streams(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
     """First references of all sentences, then second ones, ...: the format of sacrebleu.
 
-    None stands where a sentence has fewer, which sacrebleu allows and its types do not.
+    None fills in where a sentence has fewer, which sacrebleu allows and its types do not.
 
     >>> as_streams([["a", "b"], ["c"]])
     [['a', 'c'], ['b', None]]

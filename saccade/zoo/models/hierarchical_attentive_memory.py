@@ -120,20 +120,20 @@ class HierarchicalAttentiveMemory(nn.Module):
         return grow(torch.lerp(tree.leaves, new, place[:, :, None]), self._join)
 
     def _rewritten(self, leaves: Tensor, hidden: Tensor) -> Float[Tensor, "batch leaf d_node"]:
-        both = _beside(leaves, hidden)
+        both = _with_state(leaves, hidden)
         return torch.lerp(leaves, self.written(both), self.is_written(both).sigmoid())
 
     def _join(self, left: Tensor, right: Tensor) -> Float[Tensor, "batch node d_node"]:
         return self.joined((left + right) / 2 + self.join(torch.cat([left, right], dim=2)))
 
     def _turn(self, hidden: Tensor) -> Turn:
-        return lambda nodes: self.search(_beside(nodes, hidden))[..., 0]
+        return lambda nodes: self.search(_with_state(nodes, hidden))[..., 0]
 
 
 def _layers(d_input: int, d_hidden: int, d_output: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(d_input, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_output))
 
 
-def _beside(nodes: Tensor, hidden: Tensor) -> Float[Tensor, "batch node d_both"]:
+def _with_state(nodes: Tensor, hidden: Tensor) -> Float[Tensor, "batch node d_both"]:
     """Each node with the state of the controller."""
     return torch.cat([nodes, hidden[:, None].expand(-1, nodes.shape[1], -1)], dim=2)
