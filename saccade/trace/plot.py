@@ -1,8 +1,8 @@
-"""A trace as a picture: what was produced from top to bottom, what was attended from left to right.
+"""A trace as a plot: outputs from top to bottom, attended inputs from left to right.
 
 The form is that of figure 3 of Bahdanau et al., 2015 (https://arxiv.org/abs/1409.0473), with source
-and target as there; heads are side by side. Where whole sentences were attended to, these are from
-top to bottom, and hops from left to right. A trace over a document is its text, shaded.
+and target on the same axes; heads are side by side. Attended sentences go from top to bottom, and
+hops from left to right. A trace over a document is its text, shaded.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 
-# A trace over a document as a picture: its words as they stand, those that were read shaded.
+# A trace over a document as a plot: its text, with attended words shaded.
 #
 # The form is that of figure 3 of Hermann et al., 2015 (https://arxiv.org/abs/1506.03340). The shade
-# tells a word's weight beside the largest, since a document has too many words for any to have
-# much.
+# is a word's weight relative to the largest, since in a document every weight is small.
 
 DOCUMENT = "document"
 """The kind of traces whose memory is running text."""
@@ -38,13 +37,13 @@ WIDE = 100  # letters in a line
 LETTER, LINE = 0.085, 0.22  # inches
 POINTS = 8.5  # a letter of a monospaced font is then about LETTER wide
 MARGIN = 0.3
-DARK = 0.6  # of the largest weight; beyond it ink is white
-COLOURS = "Blues"  # pale is little: right on paper, in grey, and with any colour vision
+DARK = 0.6  # of the largest weight; above it text is white
+COLOURS = "Blues"  # pale is small: readable in print, in grey, and with any colour vision
 NO_SPACE_BEFORE = frozenset(".,;:!?)]'")
 
 
-class Placed(NamedTuple):
-    """A word of the document, and where it stands."""
+class PlacedWord(NamedTuple):
+    """A word of the document and its position."""
 
     word: int
     line: int
@@ -52,12 +51,12 @@ class Placed(NamedTuple):
 
 
 def document_weights(trace: Trace) -> Float[Tensor, " key_pos"]:
-    """How much each word was read, on the average of all steps and views."""
+    """The weight of each word, averaged over all steps and views."""
     return trace.by_view.mean((0, 1))
 
 
-def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[Placed]:
-    """Words in lines of at most ``wide`` letters, marks close to the word before them.
+def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[PlacedWord]:
+    """Words in lines of at most ``wide`` characters; punctuation follows its word without a space.
 
     >>> [(each.line, each.column) for each in place_words(("Ann", ",", "who", "read"), wide=8)]
     [(0, 0), (0, 3), (0, 5), (1, 0)]
@@ -67,7 +66,7 @@ def place_words(words: tuple[str, ...], *, wide: int = WIDE) -> list[Placed]:
         begin = column + (column > 0 and word not in NO_SPACE_BEFORE)
         if column and begin + len(word) > wide:
             line, begin = line + 1, 0
-        placed.append(Placed(number, line, begin))
+        placed.append(PlacedWord(number, line, begin))
         column = begin + len(word)
     return placed
 
@@ -86,7 +85,7 @@ def document_figure(trace: Trace) -> Figure:
     n_lines = begin + placed[-1].line + 1
     width, height = WIDE * LETTER + 2 * MARGIN, n_lines * LINE + 2 * MARGIN
     figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)  # a canvas of its own: no window is opened and nothing stays behind
+    FigureCanvasAgg(figure)  # its own canvas: no window, no global state
     x, y = MARGIN / width, MARGIN / height
     axes = figure.add_axes((x, y, 1 - 2 * x, 1 - 2 * y))
     axes.set(xlim=(0, WIDE), ylim=(n_lines, 0))
@@ -110,18 +109,18 @@ def _write(axes: Axes, text: str, *, line: int, column: int) -> Text:
 
 
 CELL, SMALL_CELL = 0.3, 0.2  # inches, with one view and with many
-CELL_POINTS = 27.0  # the size of letters in a cell of one inch
+CELL_POINTS = 27.0  # font size in a cell of one inch
 CELL_MARGIN = 0.9
-CELL_LETTER = 0.2  # of a cell's side: how wide a letter of that size is
-LARGEST = 40.0  # inches: more than that no viewer opens gladly
-LABELS = 60  # on an axis; of more, every second or third is shown
+CELL_LETTER = 0.2  # of a cell's side: width of a letter of that size
+LARGEST = 40.0  # inches: image viewers are slow above this
+LABELS = 60  # on an axis; beyond that only every second or third is shown
 
 
 def draw_trace(trace: Trace, path: str | Path) -> None:
     """Write a trace as a PNG."""
     figure = trace_figure(trace)
     with atomic_file(path) as temporary, warnings.catch_warnings():
-        # A sign that the font does not have is drawn as a box, which is all that can be done.
+        # A character missing from the font is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(temporary, format="png", dpi=130)
 
@@ -141,14 +140,14 @@ def trace_figure(trace: Trace) -> Figure:
     rows = math.ceil(trace.n_views / columns)
     cell = CELL if trace.n_views == 1 else SMALL_CELL
     down, across = _sides(trace)
-    # Names on the left are lines of text; those above are turned and take what is left.
+    # Labels on the left are horizontal; those above are rotated and take the remaining height.
     text = max(map(len, down), default=0) * cell * CELL_LETTER if trace.is_upright else 0.0
     width = columns * (len(across) * cell + CELL_MARGIN) + CELL_MARGIN + text
     height = rows * (len(down) * cell + CELL_MARGIN) + CELL_MARGIN
     scale = min(1.0, LARGEST / width, LARGEST / height)
     size = (max(3.0, width * scale), max(2.5, height * scale))
     figure = Figure(figsize=size, layout="constrained")
-    # A canvas of its own instead of pyplot's: no window is opened and nothing stays behind.
+    # Its own canvas instead of pyplot's: no window, no global state.
     FigureCanvasAgg(figure)
     places = figure.subplots(rows, columns, squeeze=False)
     for at, axes in enumerate(places.flat):
@@ -175,14 +174,14 @@ def _matrix(
     at, names = _ticks(down)
     axes.set_yticks(at, names if has_down else [], fontsize=fontsize)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set_parse_math(False)  # a dollar is a dollar
+        label.set_parse_math(False)  # no TeX: a dollar sign is literal
     axes.tick_params(length=0)
     if trace.views:
         axes.set_xlabel(trace.views[view], fontsize=fontsize, parse_math=False)
 
 
 def _sides(trace: Trace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names from top to bottom, and those from left to right."""
+    """The labels from top to bottom, and those from left to right."""
     return (trace.memory, trace.steps) if trace.is_upright else (trace.steps, trace.memory)
 
 

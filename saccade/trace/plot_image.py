@@ -1,8 +1,8 @@
-"""An image trace as a picture and as a moving one.
+"""An image trace as a plot and as an animation.
 
-The picture has the image with every window and the path between their centres, and beside it a
-column for each step with the pictures of that step. Weights over cells of the image are laid over
-it instead, step by step. The GIF shows one step after the other.
+The plot shows the image with every window and the path between their centres, and one column per
+step with the pictures of that step. Weights over cells are drawn as overlays of the image, step by
+step. The GIF shows one step after the other.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Weights over the cells of an image, one picture a word.
+# Weights over the cells of an image, one picture per word.
 #
 # The form is that of figure 3 of Xu et al., 2015 (https://arxiv.org/abs/1502.03044). Where we
-# differ: cells are drawn as the squares they are and not blurred, and one scale serves all words,
-# so that a word which looked nowhere in particular stays pale.
+# differ: cells are drawn as squares and not blurred, and all words share one scale, so that a word
+# with diffuse attention stays pale.
 
-WIDTH, WIDEST = 1.5, 8.0  # inches of a picture: of its shorter side, and at most
+WIDTH, WIDEST = 1.5, 8.0  # inches: shorter side of a picture, and maximum width
 COLUMNS = 6  # pictures in a row
-HEAT = (0.85, 0.2, 0.0)  # orange: seen on grey ink, and by those who see no red on grass
-STRONGEST = 0.75  # of what lies below, the strongest heat hides so much
+HEAT = (0.85, 0.2, 0.0)  # orange: visible on grey, and for red-green colour blindness
+STRONGEST = 0.75  # opacity of the largest weight
 
 
 def draw_overlays(figure: Figure, trace: ImageTrace, *, only: int | None = None) -> None:
     """Draw the image, and for each step the image with that step's weights on it.
 
     Args:
-        only: That step's picture alone.
+        only: Draw only this step's picture.
     """
     shown = list(range(len(trace.steps))) if only is None else [only]
     n = len(shown) + (only is None)
@@ -65,7 +65,7 @@ def _inches(trace: ImageTrace) -> tuple[float, float]:
 
 
 def _image(axes: Axes, trace: ImageTrace) -> None:
-    # Ink is dark on paper, as in the data's own pages; colours are as they are.
+    # Grey images are drawn dark on white, as in the data set; colours are unchanged.
     axes.imshow(_numbers(trace), cmap="Greys", vmin=0.0, vmax=1.0, extent=(-1, 1, 1, -1))
     axes.set(xticks=[], yticks=[], aspect="auto")
 
@@ -88,21 +88,21 @@ def _numbers(trace: ImageTrace) -> np.ndarray:
 
 IMAGE = 3.0  # inches of the image's side
 PICTURE = 1.0  # inches of the side of a step's picture
-DOTS = 110  # an inch
-STEP_SECONDS, LAST_SECONDS = 0.6, 2.0  # how long a step stays in a GIF
-INK = "Greys"  # ink is dark on paper, as in the data's own pages
-COLOURS = "plasma"  # the order of steps: it gets lighter, also for those who see no colours
+DOTS = 110  # per inch
+STEP_SECONDS, LAST_SECONDS = 0.6, 2.0  # duration of a step in a GIF
+INK = "Greys"  # dark on white, as in the data set
+COLOURS = "plasma"  # order of steps: lightness increases, so it works without colour vision
 
 
 def draw_image_trace(trace: ImageTrace, path: str | Path) -> None:
     """Write an image trace as a PNG."""
     figure = image_trace_figure(trace)
-    with atomic_file(path) as temporary, _unknown_signs_are_boxes():
+    with atomic_file(path) as temporary, _ignore_missing_glyphs():
         figure.savefig(temporary, format="png", dpi=DOTS)
 
 
 def animate_image_trace(trace: ImageTrace, path: str | Path) -> None:
-    """Write an image trace as a GIF that goes from step to step, for ever."""
+    """Write an image trace as a looping GIF, one frame per step."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -110,7 +110,7 @@ def animate_image_trace(trace: ImageTrace, path: str | Path) -> None:
             "a GIF needs the package 'pillow'", hint="pip install 'saccade[plot]'"
         ) from error
     frames = []
-    with _unknown_signs_are_boxes():
+    with _ignore_missing_glyphs():
         for step in range(len(trace.steps)):
             figure = image_trace_figure(trace, only=step)
             figure.set_dpi(DOTS)
@@ -133,7 +133,7 @@ def image_trace_figure(trace: ImageTrace, *, only: int | None = None) -> Figure:
     """The same as a matplotlib figure, for notebooks.
 
     Args:
-        only: The picture as it is at this step: what came later is left out.
+        only: Draw the state at this step, without later steps.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -152,7 +152,7 @@ def image_trace_figure(trace: ImageTrace, *, only: int | None = None) -> Figure:
     strip = n_shown * PICTURE if trace.pictures else 0.0
     size = (IMAGE + strip + 0.4, max(IMAGE, n_rows * (PICTURE + 0.3)) + 0.5)
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)  # a canvas of its own: no window is opened and nothing stays behind
+    FigureCanvasAgg(figure)  # its own canvas: no window, no global state
     left, right = figure, None
     if trace.pictures:
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[IMAGE, strip])[0]
@@ -199,7 +199,7 @@ def _path(axes: Axes, trace: ImageTrace, last: int, only: int | None) -> None:
 
 
 def _outline(axes: Axes, trace: ImageTrace, step: int, *, is_alone: bool) -> None:
-    """The windows of a step; beside those of other steps all but the main one are faint."""
+    """The windows of a step; with other steps in the plot, all but the main one are faint."""
     from matplotlib.patches import Polygon
 
     for number, corners in enumerate(trace.outlines[step].detach().cpu().tolist()):
@@ -216,7 +216,7 @@ def _outline(axes: Axes, trace: ImageTrace, step: int, *, is_alone: bool) -> Non
 
 
 def _column(column: list[Axes], trace: ImageTrace, step: int, *, is_first: bool) -> None:
-    """The pictures of one step, below each other."""
+    """The pictures of one step, in a column."""
     for axes, (name, pictures) in zip(column, trace.pictures.items(), strict=True):
         axes.imshow(pictures[step].detach().cpu().numpy(), cmap=INK, vmin=0.0, vmax=1.0)
         axes.set(xticks=[], yticks=[])
@@ -229,7 +229,7 @@ def _column(column: list[Axes], trace: ImageTrace, step: int, *, is_first: bool)
 
 
 def colour_of(step: int, trace: ImageTrace) -> tuple[float, float, float]:
-    """The colour of a step in every picture of the trace."""
+    """The colour of a step in all plots of the trace."""
     from matplotlib import colormaps
 
     red, green, blue, _ = colormaps[COLOURS](0.85 * step / max(1, len(trace.steps) - 1))
@@ -244,6 +244,6 @@ def _pixels(figure: Figure) -> np.ndarray:
     return np.asarray(figure.canvas.buffer_rgba())
 
 
-def _unknown_signs_are_boxes() -> warnings.catch_warnings:
-    """A sign that the font does not have is drawn as a box, which is all that can be done."""
+def _ignore_missing_glyphs() -> warnings.catch_warnings:
+    """Ignore warnings for characters missing from the font, which are drawn as boxes."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)

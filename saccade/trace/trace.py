@@ -1,4 +1,4 @@
-"""A trace: at each step of what was produced, how much of each place of the memory was read."""
+"""A trace: the attention weights over the memory at each step of the output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from saccade.store.schema import conform, with_digest, without_digest
 from saccade.viewer.export import Shown, traces_page
 
 UPRIGHT = frozenset({"hops"})
-"""Kinds whose memory is a list of sentences, which are read from top to bottom."""
+"""Kinds whose memory is a list of sentences, drawn from top to bottom."""
 
 
 class Look(NamedTuple):
-    """A place of the memory and its weight."""
+    """A position of the memory and its weight."""
 
     label: str
     position: int
@@ -30,7 +30,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Where attention went while a system produced something.
+    """Where attention went while a model produced an output.
 
     >>> import torch
     >>> trace = Trace(
@@ -46,16 +46,16 @@ class Trace:
     kind: str
     """attention, self-attention, hops, ...; ``document`` where the memory is running text."""
     steps: tuple[str, ...]
-    """What was produced, one label a step."""
+    """The output, one label per step."""
     memory: tuple[str, ...]
-    """What was attended to, one label a place."""
+    """The memory, one label per position."""
     weights: Float[Tensor, "step key_pos"] | Float[Tensor, "view step key_pos"]
-    """With several views side by side (heads, or hops) these come first."""
+    """With several views (heads or hops) these are the first axis."""
     views: tuple[str, ...] = ()
     """A name for each view, such as ``0.3`` for head 3 of layer 0."""
     title: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else worth keeping, as JSON."""
+    """Any other information, as JSON."""
 
     def __post_init__(self) -> None:
         n_views = (len(self.views),) if self.weights.dim() == 3 else ()
@@ -67,22 +67,22 @@ class Trace:
 
     @property
     def n_views(self) -> int:
-        """How many heads or hops are side by side."""
+        """Number of heads or hops."""
         return len(self.views) or 1
 
     @property
     def is_upright(self) -> bool:
-        """Whether the memory is drawn from top to bottom, and the steps from left to right."""
+        """True if the memory is drawn from top to bottom and the steps from left to right."""
         return self.kind in UPRIGHT
 
     @property
     def by_view(self) -> Float[Tensor, "view step key_pos"]:
-        """The weights, with an axis for the views even if there is one."""
+        """The weights with an axis for views, even if there is only one."""
         weights = self.weights.detach().float().cpu()
         return weights if weights.dim() == 3 else weights[None]
 
     def most(self, step: int, *, top: int = 3) -> tuple[Look, ...]:
-        """The places that a step read most, on the average of the views; none of weight zero."""
+        """The positions of the largest weights at a step, averaged over views; without zeros."""
         weights = self.by_view[:, step].mean(0)  # [key_pos]
         best = weights.topk(min(top, len(weights)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -101,21 +101,21 @@ class Trace:
         }
 
     def to_html(self) -> str:
-        """One page that works offline: what was produced, and what each step of it read."""
+        """One page that works offline: the output, and the weights of each step."""
         return traces_page([self.to_dict()])
 
     def _repr_html_(self) -> str:
         return Shown(self.to_html())._repr_html_()
 
 
-# A trace over an image: at each step which windows of it were looked at, and what was seen.
+# A trace over an image: the windows at each step, and what was seen.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTrace:
-    """Where a system looked, or wrote, in an image, and the pictures it had at each step.
+    """Where a model looked or wrote in an image, and the pictures at each step.
 
-    Places are in the convention of `saccade.zoo.sensors`: (x, y) between the edges -1 and 1, y
+    Locations are in the convention of `saccade.zoo.sensors`: (x, y) between the edges -1 and 1, y
     down.
 
     >>> centres = torch.tensor([[0.0, 0.0], [0.5, -0.5]])
@@ -133,19 +133,19 @@ class ImageTrace:
     kind: str
     """gaze, canvas, warp, overlay, ..."""
     image: Float[Tensor, "height width"] | Float[Tensor, "height width 3"]
-    """What was looked at, or what was made in the end; 0 to 1, in grey or in colours."""
+    """The input image, or the final generated one; 0 to 1, in grey or in colour."""
     steps: tuple[str, ...]
-    """A label a step, such as what would be answered after it."""
+    """One label per step, such as the answer after it."""
     outlines: Float[Tensor, "step window 4 2"]
     """The four corners of each window, in order around it. The first window is the main one; there
-    is none where all of the image is seen at every step."""
+    is none if every step sees the whole image."""
     pictures: Mapping[str, Float[Tensor, "step _ _"]] = field(default_factory=dict)
-    """Rows of pictures, one a step, by name: what was seen, the canvas so far, ...; 0 to 1."""
+    """Rows of pictures, one per step, by name: what was seen, the canvas so far, ...; 0 to 1."""
     heat: Float[Tensor, "step row column"] | None = None
-    """Of attention over a grid of cells: the weight of each at each step."""
+    """For attention over a grid of cells: the weight of each cell at each step."""
     title: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else worth keeping, as JSON."""
+    """Any other information, as JSON."""
 
     def __post_init__(self) -> None:
         n_steps = {"outlines": len(self.outlines)}
@@ -157,7 +157,7 @@ class ImageTrace:
 
     @property
     def has_path(self) -> bool:
-        """Whether there is a window that moves."""
+        """True if there is a window that moves."""
         return self.outlines.shape[1] > 0
 
     @property
@@ -168,7 +168,7 @@ class ImageTrace:
     def image_at(
         self, step: int
     ) -> Float[Tensor, "height width"] | Float[Tensor, "height width 3"]:
-        """The image at a step: a canvas is what had been drawn by then, anything else stays."""
+        """The image at a step: a canvas as drawn so far, any other image unchanged."""
         return self.pictures["canvas"][step] if self.kind == "canvas" else self.image
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def window_outlines(
 
 
 def affine_outlines(theta: Float[Tensor, "*any 2 3"]) -> Float[Tensor, "*any 4 2"]:
-    """The corners of the parallelogram that an affine map makes of the whole image's square."""
+    """The corners of the parallelogram to which an affine map takes the whole image."""
     signs = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]).to(theta)
     return signs @ theta[..., :2].mT + theta[..., None, :, 2]
 
@@ -212,7 +212,7 @@ def affine_outlines(theta: Float[Tensor, "*any 2 3"]) -> Float[Tensor, "*any 4 2
 KIND, IMAGE_KIND = "saccade trace", "saccade image trace"
 WEIGHTS = "weights.safetensors"
 PICTURES = "pictures.safetensors"
-PICTURE = "picture: "  # before the name of a row of pictures, so that none is taken for the image
+PICTURE = "picture: "  # prefix of the names of rows of pictures: none collides with the image
 
 
 def save_trace(path: str | Path, trace: Trace | ImageTrace) -> None:
@@ -227,8 +227,8 @@ def save_trace(path: str | Path, trace: Trace | ImageTrace) -> None:
     """
     if isinstance(trace, Trace):
         about = {name: value for name, value in trace.to_dict().items() if name != "weights"}
-        told = {"holds": KIND, **with_digest(about)}
-        write_folder(path, told, {WEIGHTS: {"weights": trace.weights}})
+        manifest = {"holds": KIND, **with_digest(about)}
+        write_folder(path, manifest, {WEIGHTS: {"weights": trace.weights}})
         return
     about = {
         "kind": trace.kind,
@@ -255,8 +255,8 @@ def load_trace(path: str | Path) -> Trace | ImageTrace:
     kind, file, make = readers[holds]
     where = Path(path) / "manifest.json"
     rest = ("format", "files", "holds")
-    told = {name: value for name, value in folder.manifest.items() if name not in rest}
-    about = conform(kind, without_digest(told, where=where), where=where)
+    entries = {name: value for name, value in folder.manifest.items() if name not in rest}
+    about = conform(kind, without_digest(entries, where=where), where=where)
     try:
         return make(about, folder.tensors[file])
     except (LookupError, AssertionError) as error:
@@ -268,7 +268,7 @@ def load_trace(path: str | Path) -> Trace | ImageTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class _About:
-    """What the manifest says of a trace."""
+    """A trace's entry in the manifest."""
 
     kind: str
     title: str
@@ -280,7 +280,7 @@ class _About:
 
 @dataclass(frozen=True, kw_only=True)
 class _ImageAbout:
-    """What the manifest says of a trace over an image."""
+    """An image trace's entry in the manifest."""
 
     kind: str
     title: str

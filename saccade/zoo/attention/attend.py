@@ -27,26 +27,26 @@ def read(
 
 
 class Memory(NamedTuple):
-    """What can be attended: made once a sentence by `Attention.remember`, asked at every step."""
+    """What can be attended: built once per sentence by `Attention.remember`, read at every step."""
 
     keys: Float[Tensor, "batch key_pos d_projected"]
-    """As the score has projected them."""
+    """As projected by the score."""
     values: Float[Tensor, "batch key_pos d_value"]
     mask: Bool[Tensor, "batch key_pos"]
     """True = may attend."""
     exponentials: Float[Tensor, "batch key_pos d_projected"] | None = None
-    """Of the keys, where they make a step quicker (`saccade.zoo.fast.soft_attention`)."""
+    """Of the keys, where they speed up a step (`saccade.zoo.fast.soft_attention`)."""
 
 
 class Attended(NamedTuple):
-    """What was read, and where."""
+    """Context and weights."""
 
     context: Float[Tensor, "batch query_pos d_value"]
     weights: Float[Tensor, "batch query_pos key_pos"]
     log_prob: Float[Tensor, "batch query_pos"] | None = None
-    """Of what was chosen; None where nothing is left to chance."""
+    """Log-probability of the sampled choice; None for a deterministic select."""
     entropy: Float[Tensor, "batch query_pos"] | None = None
-    """Of the choice, in nats; None where nothing is left to chance."""
+    """Entropy of the choice, in nats; None for a deterministic select."""
 
 
 class Attention(nn.Module):
@@ -78,8 +78,8 @@ class Attention(nn.Module):
         """Project the keys, once for all queries.
 
         Args:
-            values: What is read; the keys themselves unless told.
-            mask: True = may attend; all may unless told.
+            values: What is read. Default: the keys.
+            mask: True = may attend. Default: all may.
         """
         if mask is None:
             mask = keys.new_ones(keys.shape[:2]).bool()
@@ -100,8 +100,8 @@ class Attention(nn.Module):
         """Read the memory for every query.
 
         Args:
-            previous: The weights of the step before, None at the first. A decoder may always hand
-                them over: only what looks back (the mixed score, monotonic select) takes them.
+            previous: The weights of the previous step, None at the first. A decoder may always pass
+                them: only the mixed score and monotonic select use them.
         """
         if self._is_one_step and query.shape[1] == 1 and is_fast():
             return self._step(query, memory)
@@ -115,7 +115,7 @@ class Attention(nn.Module):
         return Attended(context, selected.weights, selected.log_prob, selected.entropy)
 
     def _step(self, query: Float[Tensor, "batch 1 d_query"], memory: Memory) -> Attended:
-        """The same for one query, where there is a quicker way."""
+        """The same for one query, where a faster form exists."""
         assert isinstance(self.score, AdditiveScore)
         of_query, v = self.score.query_proj.weight, self.score.score_proj.weight
         return Attended(*additive_step(query[:, 0], StepMemory(*memory), of_query=of_query, v=v))

@@ -1,4 +1,4 @@
-"""Attention that looks at a part of the memory only: a window of positions around a centre."""
+"""Local attention: each query sees only a window of positions around a centre."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -20,14 +20,14 @@ class Viewed(NamedTuple):
     mask: Bool[Tensor, "batch query_pos key_pos"]
     """True inside the window."""
     nearness: Float[Tensor, "batch query_pos key_pos"] | None = None
-    """A factor on the weights, 1 at the centre; None: all of the window counts alike."""
+    """Factor on the weights, 1 at the centre; None: the same for the whole window."""
 
 
 class Window(nn.Module, ABC):
-    """Positions ``centre - reach`` to ``centre + reach``; subclasses say where the centre is.
+    """Positions ``centre - reach`` to ``centre + reach``; subclasses define the centre.
 
     Args:
-        reach: Luong et al. take 10 (section 4.1).
+        reach: Luong et al. use 10 (section 4.1).
     """
 
     def __init__(self, *, reach: int = 10) -> None:
@@ -35,7 +35,7 @@ class Window(nn.Module, ABC):
         if reach < 1:
             raise UsageError(
                 f"a window must reach 1 position or more, got {reach}",
-                hint="10 is what Luong et al. take",
+                hint="Luong et al. use 10",
             )
         self.reach = reach
 
@@ -46,21 +46,21 @@ class Window(nn.Module, ABC):
         position: Int[Tensor, "batch query_pos"],
         mask: Bool[Tensor, "batch key_pos"],
     ) -> Viewed:
-        """The windows of queries that stand at these positions of their own sequence."""
+        """The windows of queries at these positions of their own sequence."""
 
     def distance(
         self, centre: Float[Tensor, "batch query_pos"], n_keys: int
     ) -> Float[Tensor, "batch query_pos key_pos"]:
-        """How far behind the centre each key stands; negative in front of it."""
+        """Position of each key minus the centre."""
         return torch.arange(n_keys, device=centre.device) - centre[:, :, None]
 
 
 class AlignedWindow(Window):
-    """A window that moves on by one key a step: ``centre = t``.
+    """A window that moves by one key per step: ``centre = t``.
 
     Luong et al., 2015 (https://arxiv.org/abs/1508.04025), section 3.2, "local-m": source and target
-    are taken to be aligned word by word. Where a target is longer than its source we leave the
-    centre at the last key; the paper's window would move out of the sentence and see nothing.
+    are assumed to be aligned word by word. Where a target is longer than its source we keep the
+    centre at the last key; the paper's window would leave the sentence and see nothing.
     """
 
     def forward(
@@ -76,11 +76,11 @@ class AlignedWindow(Window):
 
 
 class PredictedWindow(Window):
-    """A window around a place that the query names: ``centre = (n - 1) sigmoid(v . tanh(W q))``.
+    """A window around a predicted position: ``centre = (n - 1) sigmoid(v . tanh(W q))``.
 
     Luong et al., equations 9 and 10, "local-p". The weights are multiplied by a Gaussian around the
-    centre, of a standard deviation of half the reach, through which the centre is learnt; so they
-    sum to less than one. The paper counts positions from 1 to n, we from 0 to n - 1.
+    centre, with a standard deviation of half the reach, which gives the centre its gradient; so
+    they sum to less than one. The paper counts positions from 1 to n, we from 0 to n - 1.
     """
 
     def __init__(self, *, d_query: int, reach: int = 10) -> None:
@@ -91,7 +91,7 @@ class PredictedWindow(Window):
     def centre(
         self, query: Float[Tensor, "batch query_pos d_query"], mask: Bool[Tensor, "batch key_pos"]
     ) -> Float[Tensor, "batch query_pos"]:
-        """Where each query wants to look, between keys as well."""
+        """The centre for each query, a real number."""
         last = (mask.sum(1, keepdim=True) - 1).clamp_min(0)  # [batch, 1]
         return last * self.place(self.hidden(query).tanh())[..., 0].sigmoid()
 
@@ -109,7 +109,7 @@ class PredictedWindow(Window):
 
 
 class LocalAttention(nn.Module):
-    """`Attention` by softmax, of which each query sees a window; without one, all of the memory.
+    """Softmax `Attention` in which each query sees a window; without a window, the whole memory.
 
     >>> from saccade.zoo.attention.scores import DotScore
     >>> attention = LocalAttention(DotScore(d_query=2, d_key=2), AlignedWindow(reach=1))
@@ -142,7 +142,7 @@ class LocalAttention(nn.Module):
         """Read the memory for every query.
 
         Args:
-            position: Where each query stands in its own sequence, counted from 0.
+            position: Position of each query in its own sequence, from 0.
         """
         if self.window is None:
             return self.whole(query, memory)

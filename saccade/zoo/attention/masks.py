@@ -1,7 +1,7 @@
 """Which positions may be attended, and a softmax over those only.
 
 A mask is bool and True means "may attend", everywhere in the package. A row that may attend to
-nothing gets zeros, never NaN, on the way forward and on the way back.
+nothing gets zeros, never NaN, in the forward and the backward pass.
 """
 
 import torch
@@ -13,7 +13,7 @@ from saccade.zoo.fast.soft_attention import softmax_of_attended
 
 
 def padding_mask(lengths: Int[Tensor, " batch"], n: int) -> Bool[Tensor, "batch pos"]:
-    """True for the first ``lengths`` of ``n`` positions, False for the padding behind them.
+    """True for the first ``lengths`` of ``n`` positions, False for the padding after them.
 
     >>> padding_mask(torch.tensor([1, 3]), 3).int()
     tensor([[1, 0, 0],
@@ -23,7 +23,7 @@ def padding_mask(lengths: Int[Tensor, " batch"], n: int) -> Bool[Tensor, "batch 
 
 
 def causal_mask(n: int, device: torch.device | None = None) -> Bool[Tensor, "pos pos"]:
-    """True where a position (row) looks at itself or at what came before it.
+    """True where a position (row) may attend to itself or an earlier one.
 
     Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762), section 3.2.3.
 
@@ -61,5 +61,5 @@ def masked_log_softmax(
 
 
 def _filled(scores: Tensor, mask: Tensor) -> Tensor:
-    # The lowest finite number, not -inf: a row of -inf alone makes 0/0, and NaN on the way back.
+    # The lowest finite number, not -inf: a row of only -inf gives 0/0, and NaN in the gradient.
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)

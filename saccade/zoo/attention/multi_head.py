@@ -1,4 +1,4 @@
-"""Several scaled dot-product attentions side by side."""
+"""Multi-head attention and position encodings."""
 
 import math
 from math import sqrt
@@ -12,7 +12,7 @@ from torch.nn import functional
 from saccade.errors import UsageError
 from saccade.zoo.attention.masks import causal_mask, masked_softmax
 
-# Where a token stands, as a vector to add to it: attention alone does not see any order.
+# Positions as vectors to add to tokens: attention alone does not see order.
 
 # The longest wavelength is 2 pi times this: Vaswani et al., section 3.5.
 LONGEST = 10000.0
@@ -47,34 +47,34 @@ class LearnedPositions(nn.Module):
     def __init__(self, *, max_length: int, d_model: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
-        nn.init.normal_(self.weight, std=0.02)  # as in GPT-2 and BERT, small beside a token's own
+        nn.init.normal_(self.weight, std=0.02)  # as in GPT-2 and BERT
 
     def forward(self, n: int, *, start: int = 0) -> Float[Tensor, "pos d_model"]:
         """The vectors of positions ``start`` to ``start + n``."""
         max_length = len(self.weight)
         if start + n > max_length:
             raise UsageError(
-                f"positions are learnt up to {max_length}, asked for {start + n}",
+                f"positions are learnt up to {max_length}, got {start + n}",
                 hint="shorten the text, or train with a larger max_length",
             )
         return self.weight[start : start + n]
 
 
 class KeysValues(NamedTuple):
-    """A memory as `MultiHeadAttention.project` leaves it, for many queries or a growing text."""
+    """Output of `MultiHeadAttention.project`, for many queries or a growing text (a KV cache)."""
 
     keys: Float[Tensor, "batch head key_pos d_head"]
     values: Float[Tensor, "batch head key_pos d_head"]
 
     def append(self, newer: "KeysValues") -> "KeysValues":
-        """The same with newer positions behind it, as a decoder needs at each step."""
+        """The same with new positions appended, as a decoder needs at each step."""
         return KeysValues(
             torch.cat([self.keys, newer.keys], 2), torch.cat([self.values, newer.values], 2)
         )
 
 
 class MultiHeadAttended(NamedTuple):
-    """What was read, and where each head looked."""
+    """Context and the weights of each head."""
 
     context: Float[Tensor, "batch query_pos d_model"]
     weights: Float[Tensor, "batch head query_pos key_pos"] | None
@@ -86,10 +86,9 @@ class MultiHeadAttention(nn.Module):
 
     Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762), section 3.2. Self-attention when query
     and memory are the same tensor, cross attention when not. Unlike the paper's equation, and like
-    nearly all code, the projections have biases. Parameters are named and started as those of
-    `torch.nn.MultiheadAttention`, whose state it can load; its mask's polarity is the opposite.
-
-    torch's fused kernel does the work unless weights are asked for, which it does not give.
+    nearly all code, the projections have biases. Parameters are named and initialised as those of
+    `torch.nn.MultiheadAttention`, whose state it can load; the polarity of its mask is the
+    opposite. torch's fused kernel is used unless weights are requested, which it does not return.
 
     >>> attention = MultiHeadAttention(6, 2)
     >>> x = torch.ones(1, 3, 6)
@@ -103,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         """Set up.
 
         Args:
-            dropout: Of the weights, in training.
+            dropout: Dropout rate of the weights.
         """
         super().__init__()
         if d_model % n_heads:
@@ -120,7 +119,7 @@ class MultiHeadAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def project(self, memory: Float[Tensor, "batch key_pos d_model"]) -> KeysValues:
-        """Keys and values of every head, to be asked more than once."""
+        """Keys and values of every head, for more than one call."""
         keys, values = self._projected(memory, first=1)
         return KeysValues(keys, values)
 
@@ -137,12 +136,12 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             mask: True = may attend. A query that may attend to nothing reads zeros.
-            is_causal: Each query attends to its own position and those before it only; the last
-                query stands at the last key.
+            is_causal: Each query attends only to its own position and earlier ones; the last query
+                is at the last key.
         """
         queries, keys, values = self._heads(query, memory)
         dropout = self.dropout if self.training else 0.0
-        # The kernel's own causal path skips half of the work, but knows no other mask.
+        # The kernel's causal path skips half of the work, but takes no other mask.
         is_plain = mask is None and not need_weights and query.shape[1] == keys.shape[2]
         if is_causal and not is_plain:
             mask = _causal(mask, queries.shape[2], keys.shape[2], device=query.device)
@@ -158,7 +157,7 @@ class MultiHeadAttention(nn.Module):
             )
         context = self.out_proj(read.transpose(1, 2).flatten(2))  # [batch, query_pos, d_model]
         if mask is not None:
-            # Zeros are read where nothing may be attended; the bias must not fill them.
+            # A query that may attend to nothing reads zeros; the bias must not fill them.
             context = context * mask.any(-1, keepdim=True)
         return MultiHeadAttended(context, weights)
 
@@ -171,7 +170,7 @@ class MultiHeadAttention(nn.Module):
         return queries, keys, values
 
     def _projected(self, x: Tensor, *, first: int = 0, last: int = 3) -> list[Tensor]:
-        """Some of queries, keys and values of every head, in one product."""
+        """A range of (queries, keys, values) of every head, in one product."""
         d_model = x.shape[-1]
         rows = slice(first * d_model, last * d_model)
         flat = functional.linear(x, self.in_proj_weight[rows], self.in_proj_bias[rows])
@@ -180,7 +179,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def _causal(mask: Tensor | None, n_queries: int, n_keys: int, *, device: torch.device) -> Tensor:
-    """The rows of the last queries, and the given mask."""
+    """The causal mask of the last queries, combined with the given mask."""
     assert n_queries <= n_keys, f"{n_queries} queries cannot all stand at one of {n_keys} keys"
     causal = causal_mask(n_keys, device)[None, n_keys - n_queries :]
     return causal if mask is None else causal & mask

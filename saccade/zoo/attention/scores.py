@@ -1,4 +1,4 @@
-"""The scores by name, for recipes and the command line."""
+"""Score functions, one class per formula, and their names for recipes and the command line."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,25 +14,25 @@ from saccade.errors import UsageError, suggest
 from saccade.zoo.fast.forms import is_fast
 from saccade.zoo.fast.soft_attention import additive_scores
 
-# What every score is: a number for how well each key answers each query.
+# The interface: one number for each pair of query and key.
 
 
 class Score(nn.Module, ABC):
-    """``score(query, keys) -> scores``, in two parts, because keys outlive a query.
+    """``score(query, keys) -> scores``, in two parts, because keys serve many queries.
 
-    A decoder asks the same keys at every step: `project` does once a sentence what depends on keys
-    alone, ``forward`` does at each step the rest. To add a score, subclass, write ``forward`` (and
-    `project`, if keys are transformed), and name it with
+    A decoder uses the same keys at every step: `project` computes once per sentence what depends on
+    keys alone, ``forward`` computes the rest at each step. To add a score, subclass, write
+    ``forward`` (and `project`, if keys are transformed), and register it with
     `saccade.zoo.attention.scores.register_score`.
     """
 
     looks_back: ClassVar[bool] = False
-    """True: ``forward`` has a third argument, the weights of the step before."""
+    """True: ``forward`` has a third argument, the weights of the previous step."""
 
     def project(
         self, keys: Float[Tensor, "batch key_pos d_key"]
     ) -> Float[Tensor, "batch key_pos d_projected"]:
-        """What ``forward`` wants to know of the keys; here the keys themselves."""
+        """What ``forward`` needs of the keys; here the keys themselves."""
         return keys
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Score(nn.Module, ABC):
 
 
 def check_same_size(score: str, *, d_query: int, d_key: int) -> None:
-    """Refuse sizes that differ, for scores that compare a query with a key number by number."""
+    """Refuse sizes that differ, for scores that need queries and keys of one size."""
     if d_query != d_key:
         raise UsageError(
             f"the {score} score needs queries and keys of one size, "
@@ -81,7 +81,7 @@ class DotScore(Score):
         return query @ projected.mT
 
 
-# The dot product, scaled so that its spread does not grow with the size of the keys.
+# The dot product, scaled so that its variance does not grow with the key size.
 
 
 class ScaledDotScore(Score):
@@ -113,7 +113,7 @@ class BilinearScore(Score):
     """Compare query and key through a matrix: ``score(q, k) = q . W k``.
 
     Luong et al., 2015 (https://arxiv.org/abs/1508.04025), equation 8, "general". Unlike a decoder
-    that multiplies W with the query at each step, we multiply it with the keys, once a sentence:
+    that multiplies W with the query at each step, we multiply it with the keys, once per sentence:
     a step then costs no more than a plain dot product.
     """
 
@@ -178,8 +178,8 @@ class AdditiveScore(Score):
 
 # The cosine of the angle between query and key, times a learnt strength.
 
-# A vector shorter than this counts as shorter, not as a direction: at zero the slope of x/|x| is
-# infinite, and with torch's own 1e-12 one silent key is enough to blow up a gradient.
+# Smallest norm to divide by: at zero the derivative of x/|x| is infinite, and with torch's default
+# of 1e-12 one zero key is enough for an exploding gradient.
 SHORTEST = 1e-6
 
 
@@ -187,8 +187,8 @@ class CosineScore(Score):
     """Score a key by its direction alone: ``score(q, k) = strength * q . k / (|q| |k|)``.
 
     Graves et al., 2014, Neural Turing Machines (https://arxiv.org/abs/1410.5401), equations 5 and
-    6. There a controller emits a strength for each query; here one is learnt, from 1 on, because
-    this score stands alone. Without it no weight could be more than e^2 times another.
+    6. There a controller emits a strength for each query; here one is learnt, initialised to 1,
+    because this score has no controller. Without it no weight could be more than e^2 times another.
     """
 
     def __init__(self, *, d_query: int, d_key: int) -> None:
@@ -199,7 +199,7 @@ class CosineScore(Score):
     def project(
         self, keys: Float[Tensor, "batch key_pos d_key"]
     ) -> Float[Tensor, "batch key_pos d_key"]:
-        """The keys at length 1."""
+        """The keys normalised to length 1."""
         return functional.normalize(keys, dim=-1, eps=SHORTEST)
 
     def forward(
@@ -212,16 +212,16 @@ class CosineScore(Score):
         return (unit * self.log_strength.exp()) @ projected.mT
 
 
-# A linear function of query and key side by side: the smallest score there is.
+# A linear function of the concatenated query and key: the simplest score.
 
 
 class LinearConcatScore(Score):
-    """Weigh the numbers of query and key and add them up: ``score(q, k) = w . [q; k]``.
+    """A weighted sum of the entries of query and key: ``score(q, k) = w . [q; k]``.
 
     The worked example by which attention is often taught, with w = (-1, ..., -1, 2, ..., 2). The
-    sum falls apart into ``w_q . q + w_k . k``, and a softmax over keys does not see what all keys
-    have in common: **the weights do not depend on the query**. `AdditiveScore` is this with a tanh
-    in between, which is what lets a query and a key meet.
+    sum splits into ``w_q . q + w_k . k``, and a softmax over keys is invariant to a term that all
+    keys share: **the weights do not depend on the query**. `AdditiveScore` adds a tanh, which makes
+    query and key interact.
     """
 
     def __init__(self, *, d_query: int, d_key: int) -> None:
@@ -232,7 +232,7 @@ class LinearConcatScore(Score):
     def project(
         self, keys: Float[Tensor, "batch key_pos d_key"]
     ) -> Float[Tensor, "batch key_pos 1"]:
-        """The key's share of the score."""
+        """The key's part of the score."""
         return self.key_proj(keys)
 
     def forward(
@@ -244,11 +244,11 @@ class LinearConcatScore(Score):
         return self.query_proj(query) + projected.mT
 
 
-# Scores that know where a key stands: by its position alone, or by content and position both.
+# Scores that use the position of a key, alone or with its content.
 
 
 class LocationScore(Score):
-    """Score positions from the query alone, whatever stands there: ``scores(q) = W q``.
+    """Score positions from the query alone, regardless of content: ``scores(q) = W q``.
 
     Luong et al., 2015 (https://arxiv.org/abs/1508.04025), equation 9, "location". W has a row for
     each position, so a sequence can be no longer than ``max_length``.
@@ -267,19 +267,19 @@ class LocationScore(Score):
         n, max_length = projected.shape[1], self.position_proj.out_features
         if n > max_length:
             raise UsageError(
-                f"the location score reaches {max_length} positions, got {n} keys",
-                hint=f"make it with max_length={n} or more, or leave out longer sequences",
+                f"the location score has {max_length} positions, got {n} keys",
+                hint=f"set max_length={n} or more, or drop longer sequences",
             )
         return nn.functional.linear(query, self.position_proj.weight[:n])
 
 
 class MixedScore(Score):
-    """Score content, and where the step before looked: ``v . tanh(W q + U k + V f + b)``.
+    """Score content and the weights of the previous step: ``v . tanh(W q + U k + V f + b)``.
 
-    Chorowski et al., 2015 (https://arxiv.org/abs/1506.07503), equations 8 and 9: the features
-    ``f = F * previous`` are the weights of the step before, convolved with learnt filters, so that
-    the score can say "a little further on". One query at a time, since each needs the weights of
-    the one before; at the first step nothing was looked at, and f is zero.
+    Chorowski et al., 2015 (https://arxiv.org/abs/1506.07503), equations 8 and 9: the features ``f =
+    F * previous`` are the weights of the previous step, convolved with learnt filters, so that the
+    score can move attention forward. One query at a time, since each needs the weights of the
+    previous one; at the first step f is zero.
     """
 
     looks_back: ClassVar[bool] = True
@@ -291,7 +291,7 @@ class MixedScore(Score):
 
         Args:
             n_filters: 10 in the paper's section 4.
-            reach: How many positions to each side a filter covers. The paper's 100 spans about a
+            reach: Positions that a filter covers on each side. The paper's 100 spans about a
                 second of speech; 12 is half a sentence.
         """
         super().__init__()
@@ -316,12 +316,12 @@ class MixedScore(Score):
         """Scores of every key for one query.
 
         Args:
-            previous: The weights of the step before; None at the first step.
+            previous: The weights of the previous step; None at the first step.
         """
         if query.shape[1] != 1:
             raise UsageError(
                 f"the mixed score takes one query at a time, got {query.shape[1]}",
-                hint="call it step by step, each time with the weights of the step before",
+                hint="call it step by step, each time with the weights of the previous step",
             )
         hidden = self.query_proj(query) + projected
         if previous is not None:
@@ -331,12 +331,12 @@ class MixedScore(Score):
 
 
 class ScoreSizes(NamedTuple):
-    """All that a score may want to know when it is made."""
+    """All sizes that a score may need."""
 
     d_query: int
     d_key: int
     d_hidden: int
-    """Of the network inside the score, if it has one."""
+    """Hidden size of the network inside the score, if it has one."""
     max_length: int
     """The longest sequence, for scores that have a weight for each position."""
 
@@ -356,7 +356,7 @@ _SCORES: dict[str, ScoreMaker] = {
 
 
 def register_score(name: str) -> Callable[[ScoreMaker], ScoreMaker]:
-    """Make a score known by its name; decorates a function from sizes to a score.
+    """Register a score under a name; decorates a function from sizes to a score.
 
     >>> @register_score("double-dot")
     ... def double_dot(sizes):
@@ -374,7 +374,7 @@ def register_score(name: str) -> Callable[[ScoreMaker], ScoreMaker]:
 
 
 def score_names() -> tuple[str, ...]:
-    """The names of the scores that are known."""
+    """The names of all registered scores."""
     return tuple(sorted(_SCORES))
 
 
@@ -389,8 +389,8 @@ def make_score(
     )
 
     Args:
-        d_hidden: Of the network inside the score, if it has one; as large as a query unless told,
-            which is what Bahdanau et al. took (appendix A.2.3, both 1000).
+        d_hidden: Hidden size of the network inside the score, if it has one. Default: the query
+        size, as in Bahdanau et al. (appendix A.2.3, both 1000).
         max_length: The longest sequence, for scores that have a weight for each position. 128 is
             well above the 50 words to which Luong et al. cut their sentences.
     """

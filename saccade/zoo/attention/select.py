@@ -1,4 +1,4 @@
-"""What every select is: from scores to weights."""
+"""Select functions, from scores to weights: soft, Gumbel, hard, mean, monotonic."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,23 +14,23 @@ from saccade.zoo.attention.masks import masked_log_softmax, masked_softmax
 
 
 class Selected(NamedTuple):
-    """Weights over the keys, and how likely the choice was where one was made by chance."""
+    """Weights over the keys, and the log-probability and entropy of a sampled choice."""
 
     weights: Float[Tensor, "batch query_pos key_pos"]
     log_prob: Float[Tensor, "batch query_pos"] | None = None
-    """Of what was chosen; None where nothing is left to chance."""
+    """Log-probability of the sampled choice; None for a deterministic select."""
     entropy: Float[Tensor, "batch query_pos"] | None = None
-    """Of the choice, in nats, for an entropy bonus; None where nothing is left to chance."""
+    """Entropy of the choice in nats, for an entropy bonus; None for a deterministic select."""
 
 
 class Select(nn.Module, ABC):
     """``select(scores, mask) -> weights``.
 
-    A masked key has weight 0 exactly, and a query that may attend to nothing has no weight at all.
+    A masked key has weight 0 exactly, and a query that may attend to nothing has all weights 0.
     """
 
     looks_back: ClassVar[bool] = False
-    """True: ``forward`` has a third argument, the weights of the step before."""
+    """True: ``forward`` has a third argument, the weights of the previous step."""
 
     @abstractmethod
     def forward(
@@ -41,7 +41,7 @@ class Select(nn.Module, ABC):
         """Weights for every query."""
 
 
-# Look everywhere at once, more where the score is higher.
+# Soft attention.
 
 
 class SoftSelect(Select):
@@ -64,19 +64,19 @@ class SoftSelect(Select):
         return Selected(masked_softmax(scores, mask))
 
 
-# Look (nearly) at one place, drawn by chance in a way that a gradient can pass.
+# A (nearly) one-hot sample that has a gradient.
 
 
 class GumbelSelect(Select):
-    """Softmax of scores plus Gumbel noise, at a temperature; in evaluation the largest score alone.
+    """Softmax of scores plus Gumbel noise, at a temperature; one-hot in evaluation.
 
     Jang et al., 2017 (https://arxiv.org/abs/1611.01144), equation 2, and Maddison et al., 2017
     (https://arxiv.org/abs/1611.00712). As the temperature falls to 0 the weights become one-hot
     samples of the softmax; ``temperature`` is a plain attribute, for training to lower.
 
     With ``straight_through`` the weights are one-hot already in training and the gradient is that
-    of the soft ones (Jang et al., section 2.2): biased, but the rest of the model sees what it will
-    see in evaluation.
+    of the soft ones (Jang et al., section 2.2): biased, but the rest of the model gets the same
+    inputs as in evaluation.
     """
 
     def __init__(self, *, temperature: float = 1.0, straight_through: bool = False) -> None:
@@ -96,13 +96,13 @@ class GumbelSelect(Select):
     ) -> Selected:
         """Weights for every query."""
         if not self.training:
-            return Selected(one_hot_of_largest(scores.detach(), mask))
+            return Selected(one_hot_argmax(scores.detach(), mask))
         noisy = (scores + gumbel_noise(scores)) / self.temperature
         soft = masked_softmax(noisy, mask)
         if not self.straight_through:
             return Selected(soft)
-        hard = one_hot_of_largest(noisy.detach(), mask)
-        # In this order the forward value is hard to the last bit: x - x is exactly 0.
+        hard = one_hot_argmax(noisy.detach(), mask)
+        # In this order the forward value is exactly one-hot: x - x is exactly 0.
         return Selected(hard + (soft - soft.detach()))
 
 
@@ -111,7 +111,7 @@ def gumbel_noise(like: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return -torch.empty_like(like).exponential_().log_()
 
 
-def one_hot_of_largest(
+def one_hot_argmax(
     scores: Float[Tensor, "*shape key_pos"], mask: Bool[Tensor, "*#shape key_pos"]
 ) -> Float[Tensor, "*shape key_pos"]:
     """Weight 1 on the largest score that may be attended; all 0 where none may."""
@@ -119,15 +119,15 @@ def one_hot_of_largest(
     return torch.zeros_like(scores).scatter_(-1, best, 1.0) * mask
 
 
-# Look at one place, drawn by chance.
+# Hard attention: one sampled key.
 
 
 class HardSelect(Select):
-    """Draw one key from the softmax of the scores; in evaluation take the likeliest.
+    """Draw one key from the softmax of the scores; in evaluation take the most likely.
 
     Xu et al., 2015, Show, Attend and Tell (https://arxiv.org/abs/1502.03044), section 4.1. The
-    weights are one-hot and carry no gradient: what is learnt is learnt through ``log_prob``
-    (REINFORCE), with ``entropy`` against a choice that hardens too early.
+    weights are one-hot and have no gradient: training uses ``log_prob`` (REINFORCE), with
+    ``entropy`` against premature convergence.
     """
 
     def forward(
@@ -135,13 +135,13 @@ class HardSelect(Select):
         scores: Float[Tensor, "batch query_pos key_pos"],
         mask: Bool[Tensor, "#batch #query_pos key_pos"],
     ) -> Selected:
-        """One-hot weights, how likely they were, and the entropy of the choice."""
+        """One-hot weights, their log-probability, and the entropy of the choice."""
         mask = mask.expand_as(scores)
         log_probs = masked_log_softmax(scores, mask)
         with torch.no_grad():
             # The largest of log p + Gumbel noise falls on each key with probability p.
             drawn = log_probs + gumbel_noise(scores) if self.training else log_probs
-            weights = one_hot_of_largest(drawn, mask)
+            weights = one_hot_argmax(drawn, mask)
         finite = log_probs.masked_fill(~mask, 0.0)  # 0 * -inf would be NaN
         return Selected(
             weights=weights,
@@ -150,11 +150,11 @@ class HardSelect(Select):
         )
 
 
-# Look everywhere alike: the baseline that knows nothing of the content.
+# Uniform weights: the baseline that ignores content.
 
 
 class MeanSelect(Select):
-    """Average pooling: every key has the weight 1/n, whatever its score.
+    """Average pooling: every key has the weight 1/n, regardless of its score.
 
     >>> import torch
     >>> mask = torch.tensor([[[True, True, False]]])
@@ -172,20 +172,20 @@ class MeanSelect(Select):
         return Selected((mask.to(scores.dtype) / count).expand_as(scores))
 
 
-# Walk over the memory from left to right, and stop at each step where the score says so.
+# Monotonic attention: scan the memory from left to right, and stop where the score says so.
 
 
 class MonotonicSelect(Select):
-    """At each query, go on from the last key chosen, and stop at a key with probability sigmoid.
+    """At each query, scan on from the last chosen key; stop at a key with probability sigmoid.
 
     Raffel et al., 2017 (https://arxiv.org/abs/1704.00784). In training the weights are the expected
     ones (equations 8 and 9): ``w[j] = p[j] * sum_{k<=j} w_before[k] * prod_{k<=l<j} (1 - p[l])``,
-    with noise on the scores that teaches them to be decided (section 2.5). In evaluation the walk
-    itself (algorithm 1): stop at the first key with p >= 1/2.
+    with noise on the scores that pushes the probabilities towards 0 or 1 (section 2.5). In
+    evaluation the scan is hard (algorithm 1): stop at the first key with p >= 1/2.
 
-    The weights of a query may sum to less than 1: the rest has walked off the end, and reads
-    nothing from then on. The paper computes equation 9 by cumulative products, which underflow; we
-    sum the logarithms of ``1 - p`` and exponentiate differences, none of them positive.
+    The weights of a query may sum to less than 1: the rest has passed the end, and reads nothing
+    from then on. The paper computes equation 9 by cumulative products, which underflow; we sum the
+    logarithms of ``1 - p`` and exponentiate differences, none of them positive.
     """
 
     looks_back: ClassVar[bool] = True
@@ -194,9 +194,10 @@ class MonotonicSelect(Select):
         """Set up.
 
         Args:
-            noise: Standard deviation of what is added to scores in training.
-            offset: Start of the learnt number added to all scores (the paper's r, section 2.4):
-                well below 0, because a walk that stops at every key never sees the later ones.
+            noise: Standard deviation of the noise on scores in training.
+            offset: Initial value of the learnt number added to all scores (the paper's r, section
+                2.4): well below 0, because a scan that stops at every key never sees the later
+                ones.
         """
         super().__init__()
         self.noise = noise
@@ -208,7 +209,7 @@ class MonotonicSelect(Select):
         mask: Bool[Tensor, "#batch #query_pos key_pos"],
         previous: Float[Tensor, "batch 1 key_pos"] | None = None,
     ) -> Selected:
-        """Weights for every query, each from those of the query before it.
+        """Weights for every query, each from those of the previous query.
 
         Args:
             previous: The weights before the first of these queries; None to start at the left.
@@ -220,13 +221,13 @@ class MonotonicSelect(Select):
         else:
             before = previous[:, 0]
         if not self.training:
-            return Selected(_walk(scores.detach() >= 0, mask, before))
+            return Selected(_scan(scores.detach() >= 0, mask, before))
         scores = scores + self.noise * torch.randn_like(scores)
         return Selected(_expected(scores, mask, before))
 
 
 def _expected(scores: Tensor, mask: Tensor, before: Tensor) -> Tensor:
-    stop = scores.sigmoid() * mask  # nobody stops at a masked key, all walk past it
+    stop = scores.sigmoid() * mask  # a masked key is passed without a stop
     passed = functional.logsigmoid(-scores).masked_fill(~mask, 0.0)  # log(1 - p)
     passed_before = passed.cumsum(-1) - passed  # over all keys left of this one
     n_keys = scores.shape[-1]
@@ -242,7 +243,7 @@ def _expected(scores: Tensor, mask: Tensor, before: Tensor) -> Tensor:
     return torch.stack(weights, 1)
 
 
-def _walk(stops: Tensor, mask: Tensor, before: Tensor) -> Tensor:
+def _scan(stops: Tensor, mask: Tensor, before: Tensor) -> Tensor:
     stops = stops & mask
     weights = []
     for query in range(stops.shape[1]):
@@ -267,7 +268,7 @@ _SELECTS: dict[str, SelectMaker] = {
 
 
 def register_select(name: str) -> Callable[[SelectMaker], SelectMaker]:
-    """Make a select known by its name; decorates what makes one, such as its class.
+    """Register a select under a name; decorates its class or any function that makes one.
 
     >>> register_select("cold")(lambda: GumbelSelect(temperature=0.1))  # doctest: +ELLIPSIS
     <function ...>
@@ -284,7 +285,7 @@ def register_select(name: str) -> Callable[[SelectMaker], SelectMaker]:
 
 
 def select_names() -> tuple[str, ...]:
-    """The names of the selects that are known."""
+    """The names of all registered selects."""
     return tuple(sorted(_SELECTS))
 
 

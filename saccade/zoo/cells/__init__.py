@@ -1,1 +1,1 @@
-"""Recurrent cells and their stacks, and what is learnt from looking into them."""
+"""Recurrent cells, stacks of cells, and lecture examples."""

@@ -13,10 +13,10 @@ from saccade.zoo.cells.gru import GruCell
 
 
 class PastAttention(NamedTuple):
-    """What a GRU's state is made of, after each step."""
+    """A GRU's state as a weighted sum, after each step."""
 
     weights: Float[Tensor, "batch query_pos key_pos d_hidden"]
-    """For each unit, how much of each value is in the state: they are positive and sum to 1."""
+    """For each unit, the weight of each value in the state: positive, sum 1."""
     values: Float[Tensor, "batch key_pos d_hidden"]
     """The first state, then the candidates of all steps."""
 
@@ -32,14 +32,14 @@ def attention_over_past(
 ) -> PastAttention:
     """The weights with which a GRU reads its past; ``read()`` gives its outputs back exactly.
 
-    ``h_t = u_t h_(t-1) + (1 - u_t) c_t`` put into itself until nothing is left but candidates::
+    ``h_t = u_t h_(t-1) + (1 - u_t) c_t`` unrolled until only candidates are left::
 
         h_t = sum_(i=1..t) (1 - u_i) (prod_(j=i+1..t) u_j) c_i  +  (prod_(j=1..t) u_j) h_0
 
-    which is attention with one head a unit: its weights sum to one, but each depends on all that
-    follow it, and the candidates on the states. `FreedAttention` frees both, step by step, until
-    it is self-attention (K. Cho's derivation). In print the products have been seen with other
-    bounds; these are the ones that hold.
+    which is attention with one head per unit: its weights sum to one, but each depends on all later
+    gates, and the candidates on the states. `FreedAttention` removes both dependencies, step by
+    step, until it is self-attention (K. Cho's derivation). Some publications have other bounds of
+    the products; these are correct.
     """
     first = cell.start(len(inputs)) if state is None else state
     outputs = cell.unroll(inputs, first).outputs
@@ -61,24 +61,24 @@ Freed = Literal["weights", "values", "keys", "heads"]
 
 
 class FreedOutput(NamedTuple):
-    """What was read, and where."""
+    """Outputs and weights."""
 
     outputs: Float[Tensor, "batch pos d_hidden"]
     weights: Float[Tensor, "batch head query_pos key_pos"]
 
 
 class FreedAttention(nn.Module):
-    """A GRU's sum over its past with more and more of it set free.
+    """A GRU's sum over its past, with its dependencies removed step by step.
 
     K. Cho's derivation. `attention_over_past` shows a GRU's state as ``sum_i w_i c_i`` with weights
-    made of its gates and candidates made of its states. What is ``freed``:
+    from its gates and candidates from its states. Values of ``freed``:
 
     - "weights": ``h_t = sum_i a_i c_i`` with ``a_i ~ exp(score(c_i, x_t))``: the weights no longer
-      hang on each other. The candidates ``c_i = f(x_i, h_(i-1))`` are still made one by one.
+      depend on each other. The candidates ``c_i = f(x_i, h_(i-1))`` are still sequential.
     - "values": candidates from the inputs alone, ``f(x_i)``: all steps at once.
-    - "keys": what is compared is told from what is read, ``a_i ~ exp(score(K f(x_i), Q x_t))``, and
-      read is ``V f(x_i)``.
-    - "heads": several of these side by side: causal multi-head self-attention upon ``f(x)``.
+    - "keys": keys and values are separate, ``a_i ~ exp(score(K f(x_i), Q x_t))``, and the values
+      are ``V f(x_i)``.
+    - "heads": several of these in parallel: causal multi-head self-attention on ``f(x)``.
 
     f is a tanh layer and the score a scaled dot product; the derivation leaves both open.
     """
@@ -107,7 +107,7 @@ class FreedAttention(nn.Module):
         self.value_proj = nn.Linear(d_hidden, d_hidden, bias=False) if has_keys else nn.Identity()
 
     def forward(self, inputs: Float[Tensor, "batch pos d_input"]) -> FreedOutput:
-        """Read whole sequences; each step sees itself and what came before it."""
+        """Read whole sequences; each step sees itself and earlier steps."""
         query, candidate = self.query_proj(inputs), self.candidate_proj(inputs)
         if self.state_proj is not None:
             return self._one_by_one(query, candidate, self.state_proj)

@@ -1,4 +1,4 @@
-"""What every recurrent cell is: a step from one state to the next, and many steps in a row."""
+"""The interface of recurrent cells: one step from state to state, and the loop over steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from saccade.errors import UsageError
 
-# What is done to every tensor of a state at once.
+# Operations on all tensors of a state.
 #
-# A state is a tensor, or a tuple or NamedTuple of states; whatever else it holds (None, a number)
-# is kept as it is. The first axis of every tensor is the batch.
+# A state is a tensor, or a tuple or NamedTuple of states; other entries (None, a number) stay
+# unchanged. The first axis of every tensor is the batch.
 
 AnyState = TypeVar("AnyState")
 
@@ -49,7 +49,7 @@ def select_rows(state: AnyState, index: Int[Tensor, " new_batch"]) -> AnyState:
 
 
 def detach(state: AnyState) -> AnyState:
-    """The same state without its past: gradients stop here.
+    """The same state detached: gradients stop here.
 
     For networks that carry their state from batch to batch (the stateful RNN).
     """
@@ -80,11 +80,11 @@ def replace_rows(state: AnyState, index: Int[Tensor, " some"], rows: AnyState) -
     return map_tensors(lambda tensor: tensor.index_copy(0, index, next(new)), state)
 
 
-# Padded sequences for kernels that know nothing of masks.
+# Padded sequences for kernels without masks.
 
 
 def is_right_padded(mask: Bool[Tensor, "batch pos"]) -> bool:
-    """Whether padding stands at the end of each row only.
+    """True if padding is only at the end of each row.
 
     >>> is_right_padded(torch.tensor([[True, True, False], [True, True, True]]))
     True
@@ -97,7 +97,7 @@ def is_right_padded(mask: Bool[Tensor, "batch pos"]) -> bool:
 def blank_padding(
     steps: Float[Tensor, "batch pos d"], mask: Bool[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch pos d"]:
-    """Zeros at padded steps, whatever stood there (an infinity too), and no gradient to them."""
+    """Zeros at padded steps, also in place of infinities, and no gradient for them."""
     return steps.masked_fill(~mask[:, :, None], 0.0)
 
 
@@ -117,7 +117,7 @@ def reverse(
 ) -> Float[Tensor, "batch pos d"]:
     """The real steps of each row in reverse order, padding left where it is: its own inverse.
 
-    Any mask will do: the first real step changes places with the last, and so on.
+    Any mask is allowed: the first real step is swapped with the last, and so on.
     """
     if mask is None:
         return steps.flip(1)
@@ -159,10 +159,10 @@ Advance = Callable[[Float[Tensor, "batch d_projected"], State], CellOutput]
 class Cell(nn.Module, ABC, Generic[State]):
     """Reads a sequence step by step: ``output, state = step(x, state)``.
 
-    A cell says three things. `project` is what an input contributes by itself: for a whole sequence
-    it is one matrix product before the first step. `advance` is the step proper. `start` is the
-    state before the first step. The loop over the steps is written once, here; a cell that has a
-    faster way through a sequence overrides `run`.
+    A cell defines three methods. `project` is the part of a step that depends on the input alone:
+    for a whole sequence it is one matrix product before the first step. `advance` is the step
+    itself. `start` is the state before the first step. The loop over the steps is written once,
+    here; a cell with a faster way to read a sequence overrides `run`.
     """
 
     def __init__(self, d_input: int, d_hidden: int) -> None:
@@ -181,14 +181,14 @@ class Cell(nn.Module, ABC, Generic[State]):
 
     @abstractmethod
     def advance(self, projected: Float[Tensor, "batch d_projected"], state: State) -> CellOutput:
-        """One step, from an input that was projected."""
+        """One step, from a projected input."""
 
     def project(self, inputs: Float[Tensor, "*steps d_input"]) -> Float[Tensor, "*steps d_to"]:
-        """What the inputs contribute by themselves, for any number of steps at once."""
+        """The part that depends on the inputs alone, for any number of steps at once."""
         return inputs
 
     def advancing(self) -> Advance[State]:
-        """`advance` for many steps: weights that are made of others are made here, once."""
+        """`advance` for many steps: weights derived from others are computed here, once."""
         return self.advance
 
     def step(self, x: Float[Tensor, "batch d_input"], state: State) -> CellOutput:
@@ -205,7 +205,7 @@ class Cell(nn.Module, ABC, Generic[State]):
         """Read whole sequences.
 
         Args:
-            state: Where to begin; `start` unless given.
+            state: The initial state. Default: `start`.
             mask: True = a real step. Where it is False the state is kept and the output is zero.
         """
         if inputs.shape[1] == 0:
@@ -224,7 +224,7 @@ class Cell(nn.Module, ABC, Generic[State]):
         state: State,
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """What `unroll` does after its checks. A cell with a kernel of its own overrides this."""
+        """`unroll` after its checks. A cell with its own kernel overrides this."""
         return self.loop(inputs, state, mask)
 
     def loop(
@@ -233,7 +233,7 @@ class Cell(nn.Module, ABC, Generic[State]):
         state: State,
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """One `advance` after the other; rows that are padding take no part in a step."""
+        """One `advance` after the other; padded rows are skipped."""
         # Time first, so that each step's slice is one block of memory; and unbind, because the
         # gradient of n single indexings would be n tensors as large as the whole.
         projected = self.project(inputs.transpose(0, 1)).unbind(0)
@@ -253,13 +253,13 @@ class Cell(nn.Module, ABC, Generic[State]):
         return Unrolled(torch.stack(outputs, dim=1), state)
 
     def zeros(self, *shape: int) -> Float[Tensor, "..."]:
-        """Zeros where the weights are, in their number type: what most cells start from."""
+        """Zeros with the device and dtype of the weights: the initial state of most cells."""
         weight = next(self.parameters())
         return torch.zeros(shape, dtype=weight.dtype, device=weight.device)
 
 
 def _rows(mask: Bool[Tensor, "batch pos"]) -> list[Tensor | None]:
-    """For each step the rows that take part in it; None = all of them."""
+    """For each step the real rows; None = all of them."""
     is_full = mask.all(0).tolist()
     columns = mask.unbind(1)
     return [
@@ -268,11 +268,11 @@ def _rows(mask: Bool[Tensor, "batch pos"]) -> list[Tensor | None]:
     ]
 
 
-# torch's own recurrent kernels: the weights inside, and sequences with padding through them.
+# torch's recurrent kernels: their weights, and padded sequences.
 
 
 class KernelWeights(NamedTuple):
-    """One layer's, in the order in which torch's kernels take them."""
+    """Weights of one layer, in the order of torch's kernels."""
 
     of_input: Float[Tensor, "d_gates d_input"]
     of_state: Float[Tensor, "d_gates d_hidden"]
@@ -293,9 +293,9 @@ def run_kernel(
     state: Float[Tensor, "batch d_hidden"],
     mask: Bool[Tensor, "batch pos"] | None,
 ) -> Unrolled:
-    """Read sequences by the kernel of a cell whose state is what it puts out.
+    """Read sequences by the kernel of a cell whose state is its output.
 
-    Where the padding is not at the end, which kernels know nothing of, the cell steps by itself.
+    Where padding is not at the end, which kernels do not support, the loop is used.
     """
     if mask is None:
         outputs, last = kernel(inputs, state[None])
@@ -306,14 +306,14 @@ def run_kernel(
     return Unrolled(blank_padding(outputs, mask), last_step(outputs, mask, state))
 
 
-# A first state that is learned.
+# A learned initial state.
 
 
 class LearnedStart(Cell):
-    """Any cell with its own first state to learn, beginning at zero.
+    """Any cell with a learned initial state, itself initialised to zero.
 
-    An unrolled network usually has separate biases for its first step; a first state is the same
-    thing, seen from the step before: it adds ``W s_0``.
+    An unrolled network often has separate biases for its first step; an initial state is
+    equivalent: it adds ``W s_0``.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -325,7 +325,7 @@ class LearnedStart(Cell):
         self.first = nn.ParameterList(learned)
 
     def start(self, n: int) -> Any:
-        """What was learned, the same for every row."""
+        """The learned state, the same for every row."""
         learned = iter(self.first)
 
         def fill(tensor: Tensor) -> Tensor:
@@ -350,28 +350,28 @@ class LearnedStart(Cell):
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
         """The inner cell's."""
-        # A kernel wants memory of its own, not one row seen many times.
+        # A kernel needs contiguous memory, not an expanded row.
         return self.cell.run(inputs, map_tensors(torch.Tensor.contiguous, state), mask)
 
 
-# A sequence read step by step, every state kept.
+# A sequence read step by step, with all states recorded.
 
 
 class Recorded(NamedTuple):
-    """What a cell went through."""
+    """All states and outputs of a cell."""
 
     outputs: Float[Tensor, "batch pos d_hidden"]
     states: list[Any]
     """One more than there are steps: the first is the one before them.
 
-    Each tensor stands by itself: its gradient is what reaches it from later steps, and from this
+    Each tensor has its own gradient: what reaches it from later steps, and from this
     step's output where that is the tensor, but not what passes through another tensor of the same
     state (the carried value of an LSTM is also in its hidden one).
     """
 
 
 def record(cell: Cell, inputs: Float[Tensor, "batch pos d_input"], state: Any = None) -> Recorded:
-    """Unroll a cell with all its states; the loop, never a kernel, so that each can be asked."""
+    """Unroll a cell and record all its states, always by the loop and never by a kernel."""
     states = [cell.start(len(inputs)) if state is None else state]
     advance = cell.advancing()
     outputs = []

@@ -1,4 +1,4 @@
-"""The GRU cell: one gate decides between the old value and a new one."""
+"""The GRU cell, and a GRU whose update gate is an attention weight."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from saccade.zoo.fast.recurrence import attention_gru
 
 
 class GruGates(NamedTuple):
-    """What a GRU computes on the way to its next state."""
+    """Gates of one step of a GRU."""
 
     update: Float[Tensor, "*steps d_hidden"]
-    """u: the share of the old value that stays."""
+    """u: the share of the old value that is kept."""
     candidate: Float[Tensor, "*steps d_hidden"]
-    """The new value that is on offer."""
+    """The candidate for the new value."""
 
 
 class GruCell(Cell[Tensor]):
     """``h_t = u * h_(t-1) + (1 - u) * candidate``.
 
-    Cho et al., 2014 (https://arxiv.org/abs/1406.1078), section 2.3. The candidate is
-    ``tanh(W x_t + b + r * (U h_(t-1) + b'))``: the reset gate works after the product, as in
-    torch's kernel and cuDNN's, and not before it as in the paper (``U (r * h_(t-1))``), because so
-    all recurrent products of a step are one. ``u`` is the paper's z.
+    Cho et al., 2014 (https://arxiv.org/abs/1406.1078), section 2.3. The candidate is ``tanh(W x_t +
+    b + r * (U h_(t-1) + b'))``: the reset gate works after the product, as in torch's kernel and
+    cuDNN's, and not before it as in the paper (``U (r * h_(t-1))``), so that all recurrent products
+    of a step are one. ``u`` is the paper's z.
 
     A sequence runs through torch's own GRU kernel, which computes the same.
 
     Args:
-        longest: How many steps a value may have to be kept. Given, the update gates begin open for
-            up to that long (`keeping_bias`).
+        longest: Longest time dependency in steps. If given, the update gates are initialised to
+            keep values for up to that long (`keeping_bias`).
     """
 
     def __init__(self, d_input: int, d_hidden: int, *, longest: int | None = None) -> None:
@@ -60,7 +60,7 @@ class GruCell(Cell[Tensor]):
     def gates(
         self, projected: Float[Tensor, "*steps d_gates"], state: Float[Tensor, "*steps d_hidden"]
     ) -> GruGates:
-        """The update gate and the candidate, from a projected input and the state before it."""
+        """The update gate and the candidate, from a projected input and the previous state."""
         weights = weights_of(self.kernel)
         recurrent = functional.linear(state, weights.of_state, weights.state_bias)
         x_reset, x_update, x_candidate = projected.chunk(3, dim=-1)
@@ -73,7 +73,7 @@ class GruCell(Cell[Tensor]):
     def advance(
         self, projected: Float[Tensor, "batch d_gates"], state: Float[Tensor, "batch d_hidden"]
     ) -> CellOutput:
-        """From the candidate towards the old state by the share u."""
+        """Interpolate between candidate and old state by u."""
         gates = self.gates(projected, state)
         hidden = torch.lerp(gates.candidate, state, gates.update)
         return CellOutput(hidden, hidden)
@@ -84,7 +84,7 @@ class GruCell(Cell[Tensor]):
         state: Float[Tensor, "batch d_hidden"],
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """By torch's kernel, unless the padding is not at the end."""
+        """By torch's kernel if padding is at the end."""
         return run_kernel(self, self.kernel, inputs, state=state, mask=mask)
 
 
@@ -92,15 +92,15 @@ class GruCell(Cell[Tensor]):
 
 
 class AttentionGru(nn.Module):
-    """``h_i = g_i c_i + (1 - g_i) h_(i-1)``: facts are taken in as far as they are attended.
+    """``h_i = g_i c_i + (1 - g_i) h_(i-1)``: facts enter by their attention weight.
 
     Xiong et al., 2016 (https://arxiv.org/abs/1603.01417), section 3.3, equations 9 to 12: a GRU's
     reset gate and candidate, and in place of the update gate a given number for each fact. Unlike a
     weighted sum it keeps the order of facts. The candidate is ``tanh(W f + b + r * (U h + b'))``,
     with the reset gate after the product, as in `GruCell`.
 
-    The facts' part of gates and candidates does not depend on who attends: `project` makes it once
-    for several readings with other weights.
+    The facts' part of gates and candidates does not depend on the weights: `project` computes it
+    once for several passes with other weights.
 
     >>> cell = AttentionGru(d_input=3, d_hidden=5)
     >>> facts = cell.project(torch.randn(2, 7, 3))
@@ -124,7 +124,7 @@ class AttentionGru(nn.Module):
         projected: Float[Tensor, "batch fact d_gates"],
         weights: Float[Tensor, "batch fact"],
     ) -> Float[Tensor, "batch d_hidden"]:
-        """The state after the last fact; one of weight 0 changes nothing."""
+        """The state after the last fact; a fact of weight 0 changes nothing."""
         own = self.of_state
         if is_fast():
             return attention_gru(projected, weights, of_state=own.weight, bias=own.bias)

@@ -1,4 +1,4 @@
-"""A penalty on gradients that grow or fade on their way through time."""
+"""Lecture examples: backpropagation through time, vanishing gradients, hand-set networks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PANEL = (3.6, 3.0)  # inches
 
 
 def new_figure(n_panels: int) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels side by side. No window is opened and nothing stays behind."""
+    """A figure with ``n_panels`` panels side by side, without a window or global state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ class TinyRnn(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the forward pass leaves for the backward pass."""
+    """Activations of the forward pass for the backward pass."""
 
     h: Float[Tensor, "pos batch d_hidden"]
     y: Float[Tensor, "pos batch d_output"]
@@ -96,8 +96,9 @@ def backward(
         V_bar = sum_t r_bar(t) h(t)^T
         W_bar = sum_t z_bar(t+1) h(t)^T
 
-    phi is tanh, so ``phi'(z) = 1 - h^2`` and ``phi'(r) = 1 - y^2``. Nothing comes back from beyond
-    the last step, and the state before the first is zero, so W gets nothing from there.
+    phi is tanh, so ``phi'(z) = 1 - h^2`` and ``phi'(r) = 1 - y^2``. There is no gradient from
+    beyond the last step, and the state before the first is zero, so it adds nothing to W's
+    gradient.
     """
     u_bar, v_bar, w_bar = (torch.zeros_like(weight) for weight in rnn)
     z_bar_next = torch.zeros_like(run.h[0])
@@ -114,11 +115,11 @@ def backward(
     return TinyRnn(u_bar, v_bar, w_bar)
 
 
-# Why gradients explode or vanish: the numbers, and the same seen in any cell.
+# Why gradients explode or vanish: the formula, and measurements in any cell.
 
 
 class ScalarGradient(NamedTuple):
-    """What is left of a gradient in a network of one linear unit."""
+    """A gradient in a network of one linear unit."""
 
     weight: float
     n_factors: int
@@ -132,7 +133,7 @@ def scalar_gradients(
     """``dh(T)/dh(1)`` of ``h(t) = w h(t-1)``, and one step more, for each weight.
 
     From step 1 to step T there are T - 1 products, so the gradient is ``w^(T-1)``. The numbers that
-    are often quoted beside this formula for T = 50, 117.4 and 0.00515, are ``w^50``: the gradient
+    are often quoted with this formula for T = 50, 117.4 and 0.00515, are ``w^50``: the gradient
     from the state before the first step, ``dh(T)/dh(0)``. Both are given, with their labels.
 
     >>> for gradient in scalar_gradients():
@@ -152,11 +153,10 @@ def scalar_gradients(
 def gradient_norms(
     cell: Cell, inputs: Float[Tensor, "batch pos d_input"], state: Any = None
 ) -> Float[Tensor, " states"]:
-    """How long the gradient of the last output is at every state on the way: mean over the rows.
+    """The norm of the last output's gradient at every earlier state: mean over rows.
 
     The error signal is one random direction of the last output, of length one. There is one state
-    more than there are steps: the one before them stands first. All tensors of a state count
-    together.
+    more than there are steps: the initial state is first. The norm is over all tensors of a state.
     """
     first = cell.start(len(inputs)) if state is None else state
     recorded = record(cell, inputs, map_tensors(_as_start, first))
@@ -177,7 +177,7 @@ def _as_start(tensor: Tensor) -> Tensor:
 
 
 class Attracted(NamedTuple):
-    """Where a unit ends from each starting point, and how much that depends on it."""
+    """The final value of a unit for each starting point, and its derivative."""
 
     starts: Float[Tensor, " start"]
     ends: Float[Tensor, " start"]
@@ -188,9 +188,9 @@ def attracted(weight: float = 3.0, *, n_steps: int = 50, n_each_side: int = 200)
     """Iterate ``h <- tanh(weight h)`` from everywhere between -1 and 1.
 
     Above a weight of one there are two attractors. Within the basin of either the gradient
-    vanishes, since a small move ends in the same place; on the border between them, at 0, it
-    explodes, since it decides which (Bengio, Simard and Frasconi, 1994: a state that holds its
-    memory safely has forgotten how it came there).
+    vanishes, since a small change ends at the same point; on the border between them, at 0, it
+    explodes, since it decides which (Bengio, Simard and Frasconi, 1994: a state that stores
+    information robustly has vanishing gradients).
     """
     places = torch.arange(-n_each_side, n_each_side + 1, dtype=torch.float64)
     starts = (places / n_each_side).requires_grad_()
@@ -202,7 +202,7 @@ def attracted(weight: float = 3.0, *, n_steps: int = 50, n_each_side: int = 200)
 
 
 def draw_gradient_norms(norms: Mapping[str, Float[Tensor, " states"]]) -> Figure:
-    """Gradient against time, one line a cell, on a scale of powers of ten."""
+    """Gradient norm against time, one line per cell, on a log scale."""
     figure, (panel,) = new_figure(1)
     for name, values in norms.items():
         panel.semilogy(range(len(values)), values.tolist(), label=name)
@@ -214,7 +214,7 @@ def draw_gradient_norms(norms: Mapping[str, Float[Tensor, " states"]]) -> Figure
 
 
 def draw_attracted(found: Attracted) -> Figure:
-    """Where each start ends, and the gradient there."""
+    """The final value for each start, and the gradient."""
     figure, (left, right) = new_figure(2)
     left.plot(found.starts, found.ends)
     left.set_ylabel("h after the last step")
@@ -225,7 +225,7 @@ def draw_attracted(found: Attracted) -> Figure:
     return figure
 
 
-# What becomes of a function that is applied again and again.
+# Iterated functions.
 
 RATE = 3.5
 """Of the toy function ``3.5 x (1 - x)``: here its orbit has period 4."""
@@ -234,10 +234,10 @@ RATE = 3.5
 def iterate(
     start: Float[Tensor, "..."], *, n_times: int, rate: float = RATE
 ) -> Float[Tensor, "..."]:
-    """Apply ``f(x) = rate x (1 - x)`` so many times, to each number.
+    """Apply ``f(x) = rate x (1 - x)`` repeatedly to each number.
 
     A recurrent network does the same with its state, ``h(4) = f(f(f(h(1), x(2)), x(3)), x(4))``.
-    The function is as plain as can be, and iterated it is steps and spikes: almost everywhere the
+    The function is very simple, but iterated it consists of steps and spikes: almost everywhere the
     gradient is near zero, and in between it is huge.
 
     >>> iterate(torch.tensor(0.5), n_times=1)
@@ -252,9 +252,9 @@ def iterate(
 def orbit(
     start: float = 0.3, *, n_before: int = 1000, n_most: int = 64, rate: float = RATE
 ) -> Float[Tensor, " period"]:
-    """The values between which the map ends up going round, in the order it visits them.
+    """The values of the map's final cycle, in the order of visits.
 
-    The lowest stands first. Empty when they do not repeat within ``n_most`` (chaos).
+    The lowest is first. Empty when they do not repeat within ``n_most`` (chaos).
 
     >>> [f"{value:.4f}" for value in orbit()]
     ['0.3828', '0.8269', '0.5009', '0.8750']
@@ -291,7 +291,7 @@ def draw_curves(n_times: tuple[int, ...] = (1, 2, 3, 50), *, rate: float = RATE)
     return figure
 
 
-# How steep tanh is, by the spread of what it is given.
+# The slope of tanh for inputs of different variance.
 
 
 class TanhSlope(NamedTuple):
@@ -309,8 +309,8 @@ def tanh_slope(
     """Mean and quartiles of ``1 - tanh(x)^2`` for each standard deviation of x.
 
     Cooijmans et al., 2017 (https://arxiv.org/abs/1603.09025), figure 1 (b): why recurrent batch
-    normalisation begins with a gain of 0.1. A gain of one feeds tanh where it is flat, and what
-    passes back through it shrinks. We take evenly spaced quantiles instead of random points.
+    normalisation is initialised with a gain of 0.1. With a gain of one tanh saturates, and the
+    gradient through it shrinks. We take evenly spaced quantiles instead of random points.
     """
     n = 10_001
     quantiles = (torch.arange(n, dtype=torch.float64) + 0.5) / n
@@ -330,11 +330,11 @@ def draw_tanh_slope(found: TanhSlope) -> Figure:
     return figure
 
 
-# Recurrent networks whose weights are set by hand, to see what such a network can do.
+# Recurrent networks with weights set by hand.
 
 
 class HandSet(NamedTuple):
-    """One linear unit that keeps its sum, and what is made of it."""
+    """One linear unit that sums its inputs, and an output function."""
 
     cell: LinearContextCell
     """The unit: its self-loop has weight one."""
@@ -377,17 +377,17 @@ def _unit(*weights: float) -> LinearContextCell:
     return cell.requires_grad_(False)
 
 
-# Below this an error signal has vanished: what becomes of it in one step more says nothing.
+# Below this an error signal has vanished: its change in one more step is meaningless.
 NOTHING = 1e-30
 
 
 class JacobianPenalty(NamedTuple):
-    """How far the steps are from keeping the length of the error signal."""
+    """How far the steps are from preserving the norm of the error signal."""
 
     penalty: Float[Tensor, ""]
     """Omega: the mean over the rows of the sum over the steps; add it to the loss."""
     ratios: Float[Tensor, "batch pos"]
-    """By what factor each step changes the length, going back. 1 is wanted, NaN: no signal."""
+    """The factor by which each step changes the norm, backwards. 1 is ideal; NaN: no signal."""
 
 
 def jacobian_penalty(
@@ -397,19 +397,18 @@ def jacobian_penalty(
     *,
     loss: Float[Tensor, ""],
 ) -> JacobianPenalty:
-    """How much each step's Jacobian stretches the error signal that really passes through it.
+    """How much each step's Jacobian stretches the actual error signal.
 
     Pascanu, Mikolov and Bengio, 2013 (https://arxiv.org/abs/1211.5063), equation 9, with s for the
     state and E for the loss::
 
         Omega = sum_k ( |dE/ds_(k+1) ds_(k+1)/ds_k| / |dE/ds_(k+1)| - 1 )^2
 
-    A quotient of two lengths, not the length of a quotient. It asks for a Jacobian that keeps
-    lengths in the one direction that matters, and so for singular values near one, not for a
-    determinant of one. As in the paper (equation 10) only the step itself is differentiated again:
-    states and error signals count as constants. All steps of all rows are taken through the cell
-    together, as one batch. With a state of several tensors, lengths are those of all of them
-    together.
+    A quotient of two norms, not the norm of a quotient. It wants a Jacobian that preserves the norm
+    in the one direction that matters, so singular values near one, not a determinant of one. As in
+    the paper (equation 10) only the step itself is differentiated again: states and error signals
+    are constants. All steps of all rows go through the cell together, as one batch. With a state of
+    several tensors, norms are over all of them.
 
     Args:
         recorded: From `record`; the loss must come from its outputs.
@@ -440,7 +439,7 @@ def _signals(loss: Tensor, states: list[Any]) -> list[Tensor]:
 
 
 def _together(states: list[Any]) -> Any:
-    """Many states as one, their rows one after the other."""
+    """Many states as one, concatenated along the batch axis."""
     rows = iter(zip(*(tensors_of(state) for state in states), strict=True))
     return map_tensors(lambda _: torch.cat(next(rows)), states[0])
 

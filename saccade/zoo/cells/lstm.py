@@ -1,4 +1,4 @@
-"""The LSTM cell: a value that is carried along, and gates that say what enters, stays and shows."""
+"""LSTM cells: plain, with layer normalisation, with recurrent batch normalisation."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from saccade.zoo.cells.cell import (
     weights_of,
 )
 
-# Gates that begin open for as long as the task may ask.
+# Initialisation of gates for long time dependencies.
 
 
 def keeping_bias(
@@ -26,8 +26,8 @@ def keeping_bias(
     """Biases with which a sigmoid gate keeps a value for 1 to ``longest`` steps, unit by unit.
 
     Tallec and Ollivier, 2018 (https://arxiv.org/abs/1804.11188), "chrono" initialisation:
-    ``log(U(1, longest - 1))``. A gate with bias b keeps ``sigmoid(b) = 1 - 1 / (1 + e^b)`` a step,
-    and so about ``1 + e^b`` steps in all.
+    ``log(U(1, longest - 1))``. A gate with bias b keeps ``sigmoid(b) = 1 - 1 / (1 + e^b)`` per
+    step, so a value lasts about ``1 + e^b`` steps.
     """
     steps = torch.empty(d_hidden).uniform_(1, max(longest - 1, 1), generator=generator)
     return steps.log()
@@ -38,7 +38,7 @@ SHUT = 1e4
 
 
 class LstmState(NamedTuple):
-    """What an LSTM shows, and what it carries."""
+    """Hidden state and cell state of an LSTM."""
 
     hidden: Float[Tensor, "batch d_hidden"]
     cell: Float[Tensor, "batch d_hidden"]
@@ -49,14 +49,15 @@ class LstmCell(Cell[LstmState]):
 
     Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000: ``i, f, o`` are
     sigmoids and ``g`` a tanh of ``W_x x_t + W_h h_(t-1) + b``. With f = 1 and i = o = 0 the value
-    is carried on unchanged, and so is its gradient. The forget gate's bias begins at one, so that a
-    new cell remembers (Jozefowicz et al., 2015).
+    is kept unchanged, and so is its gradient. The forget gate's bias is initialised to one
+    (Jozefowicz et al., 2015).
 
     A sequence runs through torch's own LSTM kernel, which computes the same.
 
     Args:
-        longest: How many steps a value may have to be kept. Given, the forget gates begin open for
-            up to that long, and the input gates as far shut (`keeping_bias`).
+        longest: Longest time dependency in steps. If given, the forget gates are initialised to
+            keep values for up to that long, and the input gates are closed accordingly
+            (`keeping_bias`).
 
     >>> output, state = LstmCell(3, 5).step(torch.zeros(2, 3), LstmCell(3, 5).start(2))
     >>> output.shape, state.cell.shape
@@ -98,7 +99,7 @@ class LstmCell(Cell[LstmState]):
         state: LstmState,
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """By torch's kernel, unless the padding is not at the end."""
+        """By torch's kernel if padding is at the end."""
         if mask is None:
             outputs, (hidden, cell) = self.kernel(inputs, (state.hidden[None], state.cell[None]))
             return Unrolled(outputs, LstmState(hidden[0], cell[0]))
@@ -112,11 +113,11 @@ class LstmCell(Cell[LstmState]):
         state: LstmState,
         mask: Bool[Tensor, "batch pos"],
     ) -> Unrolled:
-        """The kernel with one input more, which is 1 at padding and shuts the gates there.
+        """The kernel with one extra input, which is 1 at padding and closes the gates there.
 
-        So the carried value arrives at the end as it was at the last real step. torch's way, packed
-        sequences, leaves the fast kernel: 1.4 times (64 x 30 steps, 256 units) to 8 times slower
-        (50 x 150 steps, 100 units) on a CPU.
+        So the cell state at the end is that of the last real step. torch's packed sequences do not
+        use the fast kernel: 1.4 times (64 x 30 steps, 256 units) to 8 times slower (50 x 150 steps,
+        100 units) on a CPU.
         """
         steps = torch.cat([blank_padding(inputs, mask), (~mask)[:, :, None].to(inputs)], dim=2)
         n = self.d_hidden
@@ -142,7 +143,7 @@ class LstmCell(Cell[LstmState]):
 
 
 class LayerNormLstmCell(Cell[LstmState]):
-    """An LSTM whose sums are brought to mean 0 and variance 1 over the units of one layer.
+    """An LSTM whose pre-activations are normalised over the units of one layer.
 
     Ba, Kiros and Hinton, 2016 (https://arxiv.org/abs/1607.06450), supplement, equations 20 to 22::
 
@@ -150,9 +151,9 @@ class LayerNormLstmCell(Cell[LstmState]):
         c_t = sigmoid(f) * c_(t-1) + sigmoid(i) * tanh(g)
         h_t = sigmoid(o) * tanh(LN(c_t))
 
-    with one gain a unit. The paper also gives the two inner norms a bias each; they only ever occur
-    as a sum with b. One norm runs over all four gates together, as the equation has it. The forget
-    gate's bias begins at one, as in `LstmCell`.
+    with one gain per unit. The paper also gives the two inner norms a bias each; these only occur
+    as a sum with b. One norm runs over all four gates together, as in the equation. The forget
+    gate's bias is initialised to one, as in `LstmCell`.
     """
 
     def __init__(self, d_input: int, d_hidden: int) -> None:
@@ -193,7 +194,7 @@ EPSILON = 1e-5
 
 
 class BatchNormLstmState(NamedTuple):
-    """An LSTM's state, and which step comes next: each has statistics of its own."""
+    """An LSTM's state and the index of the next step, which has its own statistics."""
 
     hidden: Float[Tensor, "batch d_hidden"]
     cell: Float[Tensor, "batch d_hidden"]
@@ -201,15 +202,15 @@ class BatchNormLstmState(NamedTuple):
 
 
 class StepNorm(nn.Module):
-    """Batch normalisation with statistics for each time step, up to a last one.
+    """Batch normalisation with separate statistics for each time step, up to a maximum.
 
     Cooijmans et al., 2017 (https://arxiv.org/abs/1603.09025), section 3: the gains are shared by
-    all steps, the statistics are not, because the first steps differ much from the later ones.
-    Steps beyond the last that was seen in training use the statistics of that one.
+    all steps, the statistics are not, because the first steps differ much from later ones. Steps
+    beyond the last one in training use its statistics.
 
     Args:
-        gain: Where the gains begin. The paper's point: at 1 the tanh saturates and gradients
-            vanish; 0.1 keeps them.
+        gain: Initial value of the gains. The paper's point: with 1 the tanh saturates and gradients
+            vanish; with 0.1 they do not.
     """
 
     mean: Tensor
@@ -226,8 +227,8 @@ class StepNorm(nn.Module):
     def forward(
         self, values: Float[Tensor, "batch d"], time: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch d"]:
-        """Normalise by the batch in training (all rows at one step), else by what was gathered."""
-        # A single row, the last of a padded batch, has no spread to go by.
+        """Normalise by batch statistics in training (all rows of a step), else by running ones."""
+        # A single row, the last of a padded batch, has no variance.
         if self.training and len(values) > 1:
             place = min(int(time.max()), len(self.mean) - 1)
             self.n_seen.clamp_(min=place + 1)
@@ -241,7 +242,7 @@ class StepNorm(nn.Module):
 
 
 class BatchNormLstmCell(Cell[BatchNormLstmState]):
-    """An LSTM whose sums are brought to mean 0 and a small variance over the rows of a batch.
+    """An LSTM whose pre-activations are normalised over the rows of a batch.
 
     Cooijmans et al., 2017 (https://arxiv.org/abs/1603.09025), equations 6 to 8::
 
@@ -249,13 +250,13 @@ class BatchNormLstmCell(Cell[BatchNormLstmState]):
         c_t = sigmoid(f) * c_(t-1) + sigmoid(i) * tanh(g)
         h_t = sigmoid(o) * tanh(BN(c_t))
 
-    Nothing is normalised on the way from ``c_(t-1)`` to ``c_t``, so that the gradient can pass. As
-    in the paper the two inner norms have no bias (b is there) and the matrices begin orthogonal.
-    The forget gate's bias begins at one, as in `LstmCell`.
+    The path from ``c_(t-1)`` to ``c_t`` is not normalised, so that the gradient can pass. As in the
+    paper the two inner norms have no bias (there is b) and the matrices are initialised orthogonal.
+    The forget gate's bias is initialised to one, as in `LstmCell`.
 
     Args:
-        n_steps: How many steps have statistics of their own; later ones share the last (T_max).
-        gain: Where the gains begin.
+        n_steps: Number of steps with separate statistics; later ones share the last (T_max).
+        gain: Initial value of the gains.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class BatchNormLstmCell(Cell[BatchNormLstmState]):
         return BatchNormLstmState(zeros, zeros, time)
 
     def project(self, inputs: Float[Tensor, "*steps d_input"]) -> Float[Tensor, "*steps d_gates"]:
-        """``W_x x``; it is normalised in its step, where the time is known."""
+        """``W_x x``; it is normalised in `advance`, where the step index is known."""
         return self.input_proj(inputs)
 
     def advance(
@@ -297,15 +298,15 @@ class BatchNormLstmCell(Cell[BatchNormLstmState]):
         return CellOutput(hidden, BatchNormLstmState(hidden, cell, time + 1))
 
 
-# Dropout that leaves out the same features at every step of a sequence.
+# Dropout with one mask for all steps of a sequence.
 
 
 class LockedDropout(nn.Module):
-    """Some features at zero, the same ones in all steps of a row.
+    """Dropout of the same features at all steps of a row.
 
-    Gal and Ghahramani, 2016 (https://arxiv.org/abs/1512.05287), section 4, for what goes from layer
-    to layer; what goes from step to step inside a cell is left alone, since torch's kernels have no
-    place for it. As usual, what is kept is scaled up, and nothing is dropped in eval mode.
+    Gal and Ghahramani, 2016 (https://arxiv.org/abs/1512.05287), section 4, between layers; the
+    recurrent connections are not dropped, since torch's kernels do not support it. As usual, the
+    other features are scaled up, and nothing is dropped in eval mode.
 
     >>> dropped = LockedDropout(0.5)(torch.ones(2, 3, 100))
     >>> torch.equal(dropped[:, 0], dropped[:, 1]), sorted(set(dropped.flatten().tolist()))
@@ -324,5 +325,5 @@ class LockedDropout(nn.Module):
         return steps * (kept.to(steps) / (1 - self.rate))
 
     def extra_repr(self) -> str:
-        """The rate."""
+        """The dropout rate."""
         return f"rate={self.rate}"

@@ -1,4 +1,4 @@
-"""The clockwork cell: groups of units that move at different speeds."""
+"""Simple recurrent cells: Elman, Jordan, IRNN, linear context, SCRN, clockwork."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -11,16 +11,16 @@ from torch.nn import functional
 from saccade.errors import UsageError
 from saccade.zoo.cells.cell import Cell, CellOutput, Unrolled, blank_padding, run_kernel, weights_of
 
-# The Elman cell: the hidden units read their own last values.
+# The Elman cell: the hidden units read their own previous values.
 
 
 class ElmanCell(Cell[Tensor]):
     """``s_t = f(U x_t + W s_(t-1) + b)``: the plain recurrent network.
 
     Elman, "Finding structure in time", Cognitive Science 14, 1990: the context units hold a copy of
-    the hidden units, and are read like an input. Elman used the logistic function; tanh keeps zero
-    in the middle, and relu makes the IRNN (`irnn_cell`). The linear self-loop that is sometimes
-    drawn as an Elman network is `LinearContextCell`.
+    the hidden units, and are read like an input. Elman used the logistic function; tanh is centred
+    at zero, and relu gives the IRNN (`irnn_cell`). The linear self-loop that is sometimes drawn as
+    an Elman network is `LinearContextCell`.
 
     A sequence runs through torch's own RNN kernel, which computes the same.
 
@@ -64,20 +64,20 @@ class ElmanCell(Cell[Tensor]):
         state: Float[Tensor, "batch d_hidden"],
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """By torch's kernel, unless the padding is not at the end."""
+        """By torch's kernel if padding is at the end."""
         return run_kernel(self, self.kernel, inputs, state=state, mask=mask)
 
 
-# The Jordan cell: the hidden units read the network's last output.
+# The Jordan cell: the hidden units read the network's previous output.
 
 
 class JordanCell(Cell[Tensor]):
     """``s_t = f(U x_t + W c_t + b)``, ``y_t = f(V s_t + c)``, ``c_(t+1) = decay c_t + y_t``.
 
-    Jordan, "Serial order: a parallel distributed processing approach", 1986: what returns is the
-    output, not the hidden units, so all that the network can remember has to pass through what it
-    says. The context units may keep a share (``decay``) of their own last values, as in his
-    figure. His units were logistic; ours are tanh, so that zero is the middle.
+    Jordan, "Serial order: a parallel distributed processing approach", 1986: the feedback is the
+    output, not the hidden units, so everything the network remembers has to pass through its
+    output. The context units may keep a share (``decay``) of their previous values, as in his
+    figure. His units were logistic; ours are tanh, centred at zero.
 
     The output has ``d_hidden`` units, and so has the hidden layer.
     """
@@ -87,7 +87,7 @@ class JordanCell(Cell[Tensor]):
         if not 0 <= decay < 1:
             raise UsageError(
                 f"the decay of a Jordan cell is at least 0 and below 1, got {decay}",
-                hint="0 keeps the last output alone",
+                hint="0 keeps only the last output",
             )
         self.decay = decay
         self.input_proj = nn.Linear(d_input, d_hidden)
@@ -112,7 +112,7 @@ class JordanCell(Cell[Tensor]):
         return CellOutput(output, context)
 
 
-# The IRNN: rectified units whose recurrent weights begin as the identity.
+# The IRNN: ReLU units with recurrent weights initialised to the identity.
 
 # "sampled from a Gaussian distribution with mean of zero and standard deviation of 0.001":
 # section 4 of the paper.
@@ -120,12 +120,12 @@ INPUT_SCALE = 0.001
 
 
 def irnn_cell(d_input: int, d_hidden: int, *, scale: float = 1.0) -> ElmanCell:
-    """An Elman cell with relu that begins by copying its state.
+    """An Elman cell with relu that initially copies its state.
 
-    Le, Jaitly and Hinton, 2015 (https://arxiv.org/abs/1504.00941), section 2: with
-    ``W = scale * I`` and ``b = 0`` the state stays as it is while the inputs add to it, and a
-    gradient comes back from any distance with its length unchanged. The paper takes a ``scale``
-    below one (0.01) where long ranges are not wanted.
+    Le, Jaitly and Hinton, 2015 (https://arxiv.org/abs/1504.00941), section 2: with ``W = scale *
+    I`` and ``b = 0`` the state is unchanged except that inputs add to it, and a gradient keeps its
+    norm over any distance. The paper uses a ``scale`` below one (0.01) where long-range
+    dependencies are not needed.
 
     >>> irnn_cell(2, 3).kernel.weight_hh_l0.tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -137,18 +137,18 @@ def irnn_cell(d_input: int, d_hidden: int, *, scale: float = 1.0) -> ElmanCell:
     return cell
 
 
-# A context that only adds: the linear self-loop with weight one.
+# A linear context: a self-loop with weight one.
 
 
 class LinearContextCell(Cell[Tensor]):
-    """``c_t = c_(t-1) + U x_t``: nothing is forgotten, and no gradient fades or grows.
+    """``c_t = c_(t-1) + U x_t``: nothing is forgotten, and no gradient vanishes or explodes.
 
     Often drawn as Elman's network ("no weights from the last context: they are fixed to one"); his
     own copies the hidden units (`ElmanCell`). Without a nonlinearity between the steps the error
-    carousel is constant by definition; what is missing is a way to choose what to add. No bias: it
+    flow is constant by definition; what is missing is a gate that selects what to add. No bias: it
     would count the steps.
 
-    All steps at once are a cumulative sum.
+    A whole sequence is one cumulative sum.
     """
 
     def __init__(self, d_input: int, d_hidden: int) -> None:
@@ -185,11 +185,11 @@ class LinearContextCell(Cell[Tensor]):
         return Unrolled(outputs, contexts[:, -1])
 
 
-# The structurally constrained recurrent network: fast units beside slow ones.
+# The structurally constrained recurrent network: fast units and slow units.
 
 
 class ScrnCell(Cell[Tensor]):
-    """Part of the state forgets at a fixed slow rate, the rest is a plain recurrent network.
+    """Part of the state decays at a fixed slow rate, the rest is a plain recurrent network.
 
     Mikolov et al., 2014 (https://arxiv.org/abs/1412.7753), section 3.2, equations 5 and 6::
 
@@ -197,14 +197,14 @@ class ScrnCell(Cell[Tensor]):
         s_t = sigmoid(P c_t + U x_t + W s_(t-1))
         y_t = h(V s_t + B c_t)
 
-    The output is ``[s_t, c_t]``, so that one linear layer upon it is ``V s_t + B c_t``. As one
+    The output is ``[s_t, c_t]``, so that one linear layer on it is ``V s_t + B c_t``. As one
     network its recurrent matrix is ``[[W, P], [0, alpha I]]``; its lower half is not learned. We
-    add a bias to ``s``, which the paper's inputs (one-hot words) had no need of.
+    add a bias to ``s``, which the paper's inputs (one-hot words) did not need.
 
     Args:
-        n_slow: How many of the ``d_hidden`` units are slow; a quarter unless given (the paper has
-            40 beside 100 and 10 beside 40).
-        alpha: What a slow unit keeps in a step; 0.95 throughout the paper.
+        n_slow: Number of slow units among the ``d_hidden``. Default: a quarter (the paper has 40
+        with 100 fast ones and 10 with 40).
+        alpha: Decay of a slow unit per step; 0.95 throughout the paper.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class ScrnCell(Cell[Tensor]):
     def advance(
         self, projected: Float[Tensor, "batch d_hidden"], state: Float[Tensor, "batch d_hidden"]
     ) -> CellOutput:
-        """The slow units first: the fast ones read their new values."""
+        """Update the slow units first: the fast ones read their new values."""
         from_input, added = projected.split([self.n_fast, self.n_slow], dim=1)
         fast, slow = state.split([self.n_fast, self.n_slow], dim=1)
         slow = torch.add(added, slow, alpha=self.alpha)
@@ -247,22 +247,22 @@ class ScrnCell(Cell[Tensor]):
 
 
 class ClockworkState(NamedTuple):
-    """The units, and which step comes next."""
+    """The units and the index of the next step."""
 
     hidden: Float[Tensor, "batch d_hidden"]
     time: Int[Tensor, " batch"]
 
 
 class ClockworkCell(Cell[ClockworkState]):
-    """An Elman cell whose groups are updated every 1, 2, 4, ... steps and stand still in between.
+    """An Elman cell whose groups are updated every 1, 2, 4, ... steps and constant in between.
 
     Koutnik et al., 2014 (https://arxiv.org/abs/1402.3511), section 3: at step t a group with period
-    T moves if T divides t; it reads the groups that are as slow or slower, never a faster one. A
-    slow group so carries a value over T steps without touching it, and the gradient comes back as
-    far. Long before, El Hihi and Bengio (1995) built hierarchies of delays for the same reason.
+    T is updated if T divides t; it reads groups that are as slow or slower, never a faster one. So
+    a slow group keeps a value unchanged over T steps, and the gradient reaches as far. Earlier, El
+    Hihi and Bengio (1995) built hierarchies of delays for the same reason.
 
     Args:
-        periods: One a group, the units being shared out evenly. The paper takes powers of two.
+        periods: One per group; units are divided evenly. The paper uses powers of two.
     """
 
     reads: Bool[Tensor, "d_hidden d_hidden"]
@@ -285,7 +285,7 @@ class ClockworkCell(Cell[ClockworkState]):
         self.register_buffer("reads", period[None, :] >= period[:, None])  # [to, from]
 
     def start(self, n: int) -> ClockworkState:
-        """Zeros, at step 0, at which every group moves."""
+        """Zeros, at step 0, at which every group is updated."""
         time = torch.zeros(n, dtype=torch.long, device=self.periods.device)
         return ClockworkState(self.zeros(n, self.d_hidden), time)
 
@@ -296,11 +296,11 @@ class ClockworkCell(Cell[ClockworkState]):
     def advance(
         self, projected: Float[Tensor, "batch d_hidden"], state: ClockworkState
     ) -> CellOutput:
-        """Move the groups whose time has come."""
+        """Update the groups whose period divides the step."""
         return self.advancing()(projected, state)
 
     def advancing(self) -> Callable[[Tensor, Any], CellOutput]:
-        """The same for many steps: what no group may read is cut from the weights once."""
+        """The same for many steps: forbidden connections are masked once."""
         weight = (self.state_proj.weight * self.reads).T
 
         def advance(projected: Tensor, state: ClockworkState) -> CellOutput:

@@ -1,4 +1,4 @@
-"""Cells by name."""
+"""Stacks of cells, bidirectional and deep variants, pyramids, and cells by name."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -31,22 +31,22 @@ from saccade.zoo.cells.simple import (
 from saccade.zoo.cells.unitary import UnitaryCell
 from saccade.zoo.fast.dropout import Dropout
 
-# Cells upon cells: each layer reads what the one below it put out.
+# Stacked cells: each layer reads the output of the layer below.
 
 
 class StackedCell(Cell[tuple]):
-    """Several layers as one cell; its state is one state a layer.
+    """Several layers as one cell; its state has one state per layer.
 
-    Pascanu et al., 2014 (https://arxiv.org/abs/1312.6026), figure 2 (d), with three things that
-    make a deep stack learn:
+    Pascanu et al., 2014 (https://arxiv.org/abs/1312.6026), figure 2 (d), with three techniques for
+    training deep stacks:
 
-    - dropout between the layers and never from step to step, which would wipe out what the state
-      holds (Zaremba et al., 2014, https://arxiv.org/abs/1409.2329);
+    - dropout between the layers and never from step to step, which would erase the state (Zaremba
+      et al., 2014, https://arxiv.org/abs/1409.2329);
     - residual connections (``residual_from``): from this layer on a layer's input is added to its
-      output. Wu et al., 2016 (https://arxiv.org/abs/1609.08144), section 3.1, begin at the third
+      output. Wu et al., 2016 (https://arxiv.org/abs/1609.08144), section 3.1, start at the third
       (index 2); without them a stack of LSTMs stops improving at 4 to 5 layers;
-    - skip connections (``skip``): each layer also reads what came in ``skip`` layers further down,
-      joined to its input. The first input counts as a layer.
+    - skip connections (``skip``): each layer also reads the input of the layer ``skip`` below,
+      concatenated to its own. The first input counts as a layer.
 
     A sequence runs through one whole layer after the other, so fused kernels are used.
 
@@ -81,12 +81,12 @@ class StackedCell(Cell[tuple]):
                 raise UsageError(
                     f"layer {layer} of the stack gets {expected} numbers a step, "
                     f"its cell reads {cell.d_input}",
-                    hint="with `make_stack` the sizes come out right",
+                    hint="`make_stack` computes the sizes",
                 )
             if layer >= self.residual_from and cell.d_hidden != widths[layer]:
                 raise UsageError(
                     f"layer {layer} is residual but goes from {widths[layer]} to {cell.d_hidden}",
-                    hint="give residual layers one size, or begin them later",
+                    hint="give residual layers one size, or raise residual_from",
                 )
 
     def _cells(self) -> list[Cell]:
@@ -114,7 +114,7 @@ class StackedCell(Cell[tuple]):
         state: tuple,
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """All steps of a layer before the next one begins."""
+        """All steps of a layer before the next layer."""
         below, states = [inputs], []
         for layer, (cell, old) in enumerate(zip(self._cells(), state, strict=True)):
             outputs, new = cell.run(self._input(below, layer), old, mask)
@@ -128,7 +128,7 @@ class StackedCell(Cell[tuple]):
         if self._skips_to(layer):
             parts = [below[-1], below[layer - self.skip]]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-        # The input of the lowest layer is the caller's to drop.
+        # Dropout of the lowest layer's input is up to the caller.
         return self.dropout(x) if layer else x
 
     def _output(
@@ -137,22 +137,22 @@ class StackedCell(Cell[tuple]):
         return output + below[layer] if layer >= self.residual_from else output
 
 
-# Two cells, one reading forwards and one backwards.
+# Bidirectional cells.
 
 
 class BothStates(NamedTuple):
-    """The last states of the two readings: at the end of the sequence, and at its beginning."""
+    """The final states of both directions: at the end of the sequence, and at its start."""
 
     forward: Any
     backward: Any
 
 
 class Bidirectional(nn.Module):
-    """Each step's output knows what came before it and what comes after it.
+    """Two cells, one per direction: each output depends on the past and the future.
 
-    Schuster and Paliwal, 1997: the outputs of both readings side by side, ``[forward, backward]``.
-    The backward reading begins at each row's last real step, not at the padding. There is no single
-    step: the whole sequence must be there.
+    Schuster and Paliwal, 1997: the outputs of both directions concatenated, ``[forward,
+    backward]``. The backward pass starts at each row's last real step, not at the padding. There is
+    no single step: the whole sequence is needed.
     """
 
     def __init__(self, forward_cell: Cell, backward_cell: Cell) -> None:
@@ -169,7 +169,7 @@ class Bidirectional(nn.Module):
         *,
         mask: Bool[Tensor, "batch pos"] | None = None,
     ) -> Unrolled:
-        """Read whole sequences both ways; the state is `BothStates`."""
+        """Read whole sequences in both directions; the state is `BothStates`."""
         first, last = (None, None) if state is None else state
         ahead = self.forward_cell.unroll(inputs, first, mask=mask)
         back = self.backward_cell.unroll(reverse(inputs, mask), last, mask=mask)
@@ -187,8 +187,8 @@ class DeepTransitionCell(Cell[Tensor]):
 
         h_t = tanh(W_n tanh( ... tanh(W_1 h_(t-1) + U x_t + b_1) ... ) + b_n)
 
-    More layers a step make the way of a gradient through time longer; the shortcut of figure 2
-    (b*), DT(S)-RNN, adds ``W_s h_(t-1)`` in the last layer and so keeps a way of one layer a step.
+    More layers per step make the gradient's path through time longer; the shortcut of figure 2
+    (b*), DT(S)-RNN, adds ``W_s h_(t-1)`` in the last layer and keeps a path of one layer per step.
     The paper's layers are sigmoid or maxout; ours are tanh.
     """
 
@@ -229,11 +229,11 @@ class DeepTransitionCell(Cell[Tensor]):
 
 
 class DeepOutputCell(Cell):
-    """Any cell with a network upon its output: DOT-RNN is this upon a deep transition.
+    """Any cell with a network on its output: DOT-RNN is this on a deep transition.
 
-    Pascanu et al., 2014, section 3.3.2 and figure 2 (c). The output layers say what the state means
-    for this step, so that the state itself need not be in that form. They are not part of the loop:
-    all steps pass through them at once.
+    Pascanu et al., 2014, section 3.3.2 and figure 2 (c). The output layers translate the state for
+    this step, so that the state itself need not have that form. They are not part of the loop: all
+    steps pass through them at once.
     """
 
     def __init__(self, cell: Cell, *, n_layers: int = 1) -> None:
@@ -262,7 +262,7 @@ class DeepOutputCell(Cell):
         state: object,
         mask: Bool[Tensor, "batch pos"] | None,
     ) -> Unrolled:
-        """The inner cell's way, then the output layers on all steps at once."""
+        """The inner cell's `run`, then the output layers on all steps at once."""
         outputs, state = self.cell.run(inputs, state, mask)
         outputs = self.output_layers(outputs)
         if mask is not None:
@@ -270,23 +270,23 @@ class DeepOutputCell(Cell):
         return Unrolled(outputs, state)
 
 
-# The pyramid: each layer reads two steps of the one below as one, and has half as many.
+# The pyramid: each layer reads pairs of steps of the layer below, and has half as many.
 
 
-class Climbed(NamedTuple):
-    """What the top of a pyramid put out."""
+class PyramidOutput(NamedTuple):
+    """Output of the top layer of a pyramid."""
 
     outputs: Float[Tensor, "batch step d_hidden"]
     mask: Bool[Tensor, "batch step"]
-    """True = made of at least one real step."""
+    """True = contains at least one real step."""
 
 
 class Pyramid(nn.Module):
-    """Bidirectional LSTMs upon each other, each over pairs of steps: ``h_i = f([g_2i, g_2i+1])``.
+    """Stacked bidirectional LSTMs, each over pairs of steps: ``h_i = f([g_2i, g_2i+1])``.
 
     Chan et al., 2016 (https://arxiv.org/abs/1508.01211), section 3.1, equation 5. With three layers
-    what is attended is 8 times shorter than what was heard: attention finds its place sooner, and
-    the LSTMs have fewer steps.
+    the memory is 8 times shorter than the audio: attention converges sooner, and the LSTMs have
+    fewer steps.
 
     Where we differ: the paper has one more LSTM below, over single frames; here the lowest layer
     reads pairs, too.
@@ -307,19 +307,19 @@ class Pyramid(nn.Module):
 
     def forward(
         self, steps: Float[Tensor, "batch pos d_input"], mask: Bool[Tensor, "batch pos"]
-    ) -> Climbed:
+    ) -> PyramidOutput:
         """Read whole sequences; padding is at the end."""
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, Bidirectional)
             steps, mask = pair_steps(self.dropout(steps) if number else steps, mask)
             steps = layer.unroll(steps, mask=mask).outputs
-        return Climbed(steps, mask)
+        return PyramidOutput(steps, mask)
 
 
 def pair_steps(
     steps: Float[Tensor, "batch pos d"], mask: Bool[Tensor, "batch pos"]
 ) -> tuple[Float[Tensor, "batch pair d2"], Bool[Tensor, "batch pair"]]:
-    """Every two steps side by side; a last one that is alone stands beside zeros.
+    """Pairs of steps concatenated; an odd last step is padded with zeros.
 
     >>> import torch
     >>> pair_steps(torch.arange(3.0).view(1, 3, 1), torch.ones(1, 3).bool())[0]
@@ -332,16 +332,15 @@ def pair_steps(
     return blank.unflatten(1, (-1, 2)).flatten(2), mask[:, ::2]
 
 
-# Long texts in pieces: the state is carried from batch to batch, the gradient is not.
+# Long texts in segments: the state is carried from batch to batch, the gradient is not.
 
 
 class Stateful:
-    """A cell that goes on where its last batch ended.
+    """A cell that keeps its state from batch to batch.
 
-    Row r of a batch must continue row r of the one before. Gradients stop between batches: this is
-    back-propagation through time truncated to the length of a piece. Unlike elsewhere in this
-    package something is kept between calls, since that is what this is for; it is in plain sight as
-    ``state``, which may be saved and set.
+    Row r of a batch must continue row r of the previous one. Gradients stop between batches: this
+    is back-propagation through time truncated to the length of a segment. Unlike the rest of this
+    package it keeps state between calls, by design; the attribute ``state`` may be saved and set.
 
     >>> import torch
     >>> from saccade.zoo.cells.gru import GruCell
@@ -361,13 +360,13 @@ class Stateful:
         *,
         mask: Bool[Tensor, "batch pos"] | None = None,
     ) -> Unrolled:
-        """Read the next piece of every row."""
+        """Read the next segment of every row."""
         unrolled = self.cell.unroll(inputs, self.state, mask=mask)
         self.state = detach(unrolled.state)
         return unrolled
 
     def forget(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
-        """Begin afresh: all rows, or those that are True (where a new text begins)."""
+        """Reset all rows, or those that are True (where a new text begins)."""
         if rows is None or self.state is None:
             self.state = None
             return
@@ -408,12 +407,12 @@ _CELLS: dict[str, Build] = {
     "scrn": ScrnCell,
     "unitary": UnitaryCell,
 }
-# Those whose gates can begin so that a value is kept for long.
+# Cells with an initialisation for long time dependencies.
 _KEEPING = {"gru": GruCell, "lstm": LstmCell}
 
 
 def register_cell(name: str, build: Build) -> None:
-    """Make a cell of one's own known by name; ``build(d_input, d_hidden)`` makes one."""
+    """Register a custom cell under a name; ``build(d_input, d_hidden)`` makes one."""
     _CELLS[name] = build
 
 
@@ -423,10 +422,10 @@ def cell_names() -> tuple[str, ...]:
 
 
 def make_cell(name: str, d_input: int, d_hidden: int, *, longest: int | None = None) -> Cell:
-    """A cell by its name, every other choice as its class has it.
+    """A cell by its name, with the defaults of its class.
 
     Args:
-        longest: How many steps a value may have to be kept, for cells with gates that can tell.
+        longest: Longest time dependency in steps, for cells whose gates can be initialised for it.
 
     >>> type(make_cell("gru", 3, 5)).__name__
     'GruCell'
@@ -438,8 +437,8 @@ def make_cell(name: str, d_input: int, d_hidden: int, *, longest: int | None = N
         return _CELLS[name](d_input, d_hidden)
     if name not in _KEEPING:
         raise UsageError(
-            f"a cell named {name!r} cannot be told how long to keep a value",
-            hint=f"only {' and '.join(_KEEPING)} can; leave it out",
+            f"the cell {name!r} has no setting longest",
+            hint=f"only {' and '.join(_KEEPING)} have it; leave it out",
         )
     return _KEEPING[name](d_input, d_hidden, longest=longest)
 
@@ -454,7 +453,7 @@ def make_stack(
     residual_from: int | None = None,
     skip: int = 0,
 ) -> StackedCell:
-    """Layers of one kind of cell, each as wide as what it reads; see `StackedCell`."""
+    """Layers of one kind of cell, with matching sizes; see `StackedCell`."""
     widths = [d_input, *[d_hidden] * n_layers]
     cells = [
         make_cell(name, widths[k] + (widths[k - skip] if 0 < skip <= k else 0), d_hidden)

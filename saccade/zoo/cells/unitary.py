@@ -1,4 +1,4 @@
-"""The unitary cell: a complex state that is turned, never stretched."""
+"""The unitary cell: a complex state with a norm-preserving transition."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from saccade.zoo.cells.cell import Cell, CellOutput
 from saccade.zoo.fast.forms import is_fast
 from saccade.zoo.fast.recurrence import scaled_modulus
 
-# Added to the squared modulus, so that its root has a gradient at zero; as in the authors' code.
+# Added to the squared modulus, so that its root has a gradient at zero, as in the authors' code.
 EPSILON = 1e-5
-# Up to this many complex units one product with the whole matrix is quicker than two transforms.
+# Up to this many complex units one product with the full matrix is faster than two FFTs.
 MATRIX_UP_TO = 512
 
 
@@ -24,14 +24,14 @@ class UnitaryCell(Cell[Tensor]):
 
     Arjovsky, Shah and Bengio, 2016 (https://arxiv.org/abs/1511.06464), equations 6 and 8. D are
     rotations of each unit, R reflections, F the Fourier transform, P a fixed permutation: each is
-    unitary, so W keeps every length, with 7 n numbers to learn for n complex units and O(n log n)
-    work. `modrelu` shortens or cuts a modulus and keeps the phase. The initial state is learned, as
-    in the paper.
+    unitary, so W preserves norms, with 7 n parameters for n complex units and a cost of O(n log n).
+    `modrelu` shortens or cuts a modulus and keeps the phase. The initial state is learned, as in
+    the paper.
 
     ``d_hidden`` counts real numbers: the state, which is also the output, holds the real parts of
     n = d_hidden / 2 units and then the imaginary ones. A single step uses the transforms. A
-    sequence multiplies W out once and then takes one real product a step, which on small states is
-    quicker.
+    sequence computes the matrix W once and then takes one real product per step, which is faster
+    for small states.
     """
 
     permutation: Tensor
@@ -40,7 +40,7 @@ class UnitaryCell(Cell[Tensor]):
         super().__init__(d_input, d_hidden)
         if d_hidden % 2:
             raise UsageError(
-                f"a unitary cell has pairs of units, got d_hidden {d_hidden}",
+                f"a unitary cell needs an even d_hidden, got {d_hidden}",
                 hint=f"choose an even number, such as {d_hidden + 1}",
             )
         self.n = n = d_hidden // 2
@@ -49,13 +49,13 @@ class UnitaryCell(Cell[Tensor]):
         self.angles = nn.Parameter(torch.empty(3, n).uniform_(-math.pi, math.pi))
         self.mirrors = nn.Parameter(torch.empty(2, n, 2).uniform_(-1, 1))
         self.bias = nn.Parameter(torch.zeros(n))
-        # So that the state begins with length one on average.
+        # So that the initial state has norm one on average.
         reach = math.sqrt(3 / d_hidden)
         self.first = nn.Parameter(torch.empty(d_hidden).uniform_(-reach, reach))
         self.register_buffer("permutation", torch.randperm(n))
 
     def start(self, n: int) -> Float[Tensor, "batch d_hidden"]:
-        """The learned first state, the same for every row."""
+        """The learned initial state, the same for every row."""
         return self.first.expand(n, -1)
 
     def project(self, inputs: Float[Tensor, "*steps d_input"]) -> Float[Tensor, "*steps d_hidden"]:
@@ -65,14 +65,14 @@ class UnitaryCell(Cell[Tensor]):
     def advance(
         self, projected: Float[Tensor, "batch d_hidden"], state: Float[Tensor, "batch d_hidden"]
     ) -> CellOutput:
-        """One step by way of the Fourier transform."""
+        """One step by the Fourier transform."""
         turned = self.rotate(torch.complex(*state.chunk(2, dim=1)))
         total = projected + torch.cat([turned.real, turned.imag], dim=1)
         hidden = modrelu(total, self.bias)
         return CellOutput(hidden, hidden)
 
     def advancing(self) -> Callable[[Tensor, Any], CellOutput]:
-        """The same with W multiplied out, unless it is large."""
+        """The same with W as a matrix, unless it is large."""
         if self.n > MATRIX_UP_TO:
             return self.advance
         weight = self.matrix()
@@ -103,7 +103,7 @@ class UnitaryCell(Cell[Tensor]):
 def modrelu(
     total: Float[Tensor, "batch d_hidden"], bias: Float[Tensor, " n"]
 ) -> Float[Tensor, "batch d_hidden"]:
-    """Each complex number with ``relu(modulus + bias)`` for its modulus, its phase kept.
+    """``relu(modulus + bias)`` of each complex number, with its phase unchanged.
 
     Equation 8 of the paper, with the real parts in the first half of ``total``.
 

@@ -1,1 +1,1 @@
-"""From a model that predicts the next symbol to whole sequences."""
+"""Decoding: from next-token predictions to whole sequences."""

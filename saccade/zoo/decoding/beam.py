@@ -6,12 +6,12 @@ Wu et al., 2016 (https://arxiv.org/abs/1609.08144), section 7, eq. 14: a hypothe
 
 Where we differ:
 
-- A hypothesis that ends leaves the beam and its place goes to the next best, so the beam never
-  narrows. It must be among the ``size`` best continuations to count as ended: otherwise every
-  hypothesis would be offered as ended at every length, and the very short would win too often.
-- A sentence is done only when none of its open hypotheses could still overtake what it has, at any
-  length it may reach. To stop at the first end symbol is wrong once there is a length penalty.
-- At the length limit the only continuation is the end symbol, so that all hypotheses are whole.
+- A finished hypothesis leaves the beam and the next best takes its slot, so the beam never narrows.
+  To finish it must be among the ``size`` best continuations: otherwise every hypothesis would be a
+  candidate at every length, and very short ones would win too often.
+- A sentence is done only when no open hypothesis could still overtake the finished ones, at any
+  length up to the limit. Stopping at the first end symbol is wrong with a length penalty.
+- At the length limit the only continuation is the end symbol, so that all hypotheses are complete.
 
 All sentences and hypotheses are searched at once; a sentence that is done leaves the batch.
 """
@@ -30,8 +30,8 @@ from saccade.zoo.tasks.vocabulary import BOS, EOS
 # The best continuations among all hypotheses of a sentence and all symbols.
 
 # `topk` over a whole vocabulary costs more than half of the matrix product that made it (measured:
-# 8,000 symbols, 320 rows of 256); with the largest of each block first, a fifth of that. A multiple
-# of the widest vector register, 16 floats.
+# 8,000 symbols, 320 rows of 256); with the maximum of each block first, a fifth of that. The size
+# is a multiple of the widest vector register, 16 floats.
 BLOCK = 128
 
 
@@ -42,7 +42,7 @@ class Largest(NamedTuple):
     beam: Int[Tensor, "sentence k"]
     """Which hypothesis is continued."""
     token: Int[Tensor, "sentence k"]
-    """With which symbol."""
+    """The symbol that continues it."""
 
 
 def largest_sums(
@@ -59,7 +59,7 @@ def largest_sums(
     if n_beams * n_blocks <= k:
         value, at = (so_far[:, :, None] + log_probs).flatten(1).topk(k)
         return Largest(value, at // d_vocab, at % d_vocab)
-    # The symbols left over when the vocabulary is cut into blocks are candidates in any case.
+    # The remaining symbols beyond the last full block are always candidates.
     whole = log_probs[:, :, : n_blocks * BLOCK].unflatten(2, (n_blocks, BLOCK))
     block_best = whole.amax(-1) + so_far[:, :, None]  # [sentence, beam, block]
     at = block_best.flatten(1).topk(k, sorted=False).indices  # [sentence, k]
@@ -79,7 +79,7 @@ def _where(
     n_blocks: int,
     d_vocab: int,
 ) -> tuple[Int[Tensor, "sentence k"], Int[Tensor, "sentence k"]]:
-    """The hypothesis and symbol of each place among the candidates."""
+    """The hypothesis and symbol of each candidate index."""
     k, n_rest = at.shape[1], max(1, d_vocab - n_blocks * BLOCK)
     is_inside = at < k * BLOCK
     of = (at // BLOCK).clamp_max(k - 1)
@@ -89,11 +89,11 @@ def _where(
     return in_beam, torch.where(is_inside, in_block, n_blocks * BLOCK + beyond % n_rest)
 
 
-# The best finished hypotheses of each sentence while a beam search goes on.
+# The best finished hypotheses of each sentence during a beam search.
 
 
 def length_norm(length: Tensor | int, length_penalty: float) -> Tensor | float:
-    """What a log-probability is divided by (Wu et al., 2016, eq. 14).
+    """The divisor of a log-probability (Wu et al., 2016, eq. 14).
 
     >>> length_norm(1, 0.7), length_norm(13, 1.0)
     (1.0, 3.0)
@@ -101,7 +101,7 @@ def length_norm(length: Tensor | int, length_penalty: float) -> Tensor | float:
     return ((5 + length) / 6) ** length_penalty
 
 
-class Kept:
+class FinishedHypotheses:
     """For each sentence its ``n_best`` finished hypotheses so far, best first."""
 
     def __init__(
@@ -111,14 +111,14 @@ class Kept:
         self.score = torch.full((n_sentences, n_best), -torch.inf, device=device)
         self.log_prob = self.score.clone()
         self.step = torch.zeros_like(self.score, dtype=torch.long)
-        """At which step it ended: its length, the end symbol counted."""
+        """The step at which it ended: its length with the end symbol."""
         self.beam = torch.zeros_like(self.step)
-        """Its place in the beam before that step."""
+        """Its index in the beam before that step."""
 
     def add(
         self, log_prob: Float[Tensor, "open beam"], *, sentence: Int[Tensor, " open"], step: int
     ) -> None:
-        """Take in what ended at this step, minus infinity for what did not, of some sentences."""
+        """Add hypotheses that ended at this step; those that did not have minus infinity."""
         score = log_prob / length_norm(step, self.length_penalty)
         if not (score > self.score[sentence, -1:]).any():
             return
@@ -141,27 +141,27 @@ class Kept:
         step: int,
         limit: Int[Tensor, " open"],
     ) -> Bool[Tensor, " open"]:
-        """Whether the worst kept could still be overtaken by an open hypothesis.
+        """True where an open hypothesis could still overtake the worst finished one.
 
-        A log-probability only falls, and the norm changes one way with the length; so the most
-        that can be reached is today's log-probability over the norm of the next or the last length.
+        A log-probability only falls, and the norm is monotonic in the length; so the upper bound is
+        the current log-probability over the norm of the next or the last length.
 
         Args:
             log_prob: Of the best open hypothesis.
-            limit: The longest that a hypothesis may become.
+            limit: The maximum length of a hypothesis.
         """
         soon = log_prob / length_norm(step + 1, self.length_penalty)
         late = log_prob / length_norm(limit, self.length_penalty)
         return (torch.maximum(soon, late) > self.score[sentence, -1]) & (step < limit)
 
 
-# Where every hypothesis of a beam search came from, and the way back.
+# Back-pointers of a beam search.
 
 
 class BackPointers:
     """For each step and open hypothesis its last symbol and the hypothesis it continues.
 
-    No sequence is copied while the search goes on; they are read once, backwards, when it is over.
+    No sequence is copied during the search; sequences are read once, backwards, at its end.
     """
 
     def __init__(self, n_sentences: int) -> None:
@@ -177,19 +177,19 @@ class BackPointers:
         token: Int[Tensor, "open beam"],
         weights: Float[Tensor, "row ..."] | None,
     ) -> None:
-        """Take down one step of the sentences that are still searched."""
+        """Record one step of the sentences that are still searched."""
         self.parent.append(self._whole(parent, sentence))
         self.token.append(self._whole(token, sentence))
         if weights is not None:
             self.weights.append((sentence, weights.unflatten(0, (len(sentence), -1))))
 
-    def read(self, kept: Kept) -> Table:
-        """Follow the kept hypotheses back to their first symbols."""
-        at = kept.beam  # their places in the beam before the step that is looked at
+    def read(self, finished: FinishedHypotheses) -> Table:
+        """Trace the finished hypotheses back to their first symbols."""
+        at = finished.beam  # their indices in the beam before the current step
         ids, weights = [], []
         for step in range(len(self.token), 0, -1):
             parent, token = self.parent[step - 1], self.token[step - 1]
-            is_inside = kept.step > step
+            is_inside = finished.step > step
             here = at.clamp_max(token.shape[1] - 1)
             ids.append(token.gather(1, here))
             at = torch.where(is_inside, parent.gather(1, here), at)
@@ -197,10 +197,10 @@ class BackPointers:
                 weights.append(self._weights_at(at, step))
         return Table(
             ids=torch.stack(ids[::-1], dim=2),
-            length=(kept.step - 1).clamp_min(0),
-            steps=kept.step,
-            log_prob=kept.log_prob,
-            score=kept.score,
+            length=(finished.step - 1).clamp_min(0),
+            steps=finished.step,
+            log_prob=finished.log_prob,
+            score=finished.score,
             weights=torch.stack(weights[::-1], dim=2) if weights else None,
         )
 
@@ -213,40 +213,40 @@ class BackPointers:
         return self._whole(chosen, sentence)
 
     def _whole(self, part: Tensor, sentence: Int[Tensor, " open"]) -> Tensor:
-        """Values of the open sentences, spread over all sentences."""
+        """Values of the open sentences, scattered over all sentences."""
         if len(sentence) == self.n_sentences:
             return part
         return part.new_zeros(self.n_sentences, *part.shape[1:]).index_copy_(0, sentence, part)
 
 
 class BeamResult(NamedTuple):
-    """What a beam search found."""
+    """Result of a beam search."""
 
     hypotheses: list[list[Hypothesis]]
-    """The best of each sentence, best first."""
+    """The hypotheses of each sentence, best first."""
 
     @property
     def best(self) -> list[Hypothesis]:
-        """The best one of each sentence."""
+        """The best hypothesis of each sentence."""
         assert all(self.hypotheses), "nothing can be said: the end symbol has no probability"
         return [found[0] for found in self.hypotheses]
 
 
 class _Open(NamedTuple):
-    """The hypotheses that go on, the best of each sentence first."""
+    """The open hypotheses, the best of each sentence first."""
 
     log_prob: Float[Tensor, "sentence beam"]
     parent: Int[Tensor, "sentence beam"]
-    """Which hypothesis of the step before it continues."""
+    """The hypothesis of the previous step that it continues."""
     token: Int[Tensor, "sentence beam"]
 
 
 class _Expanded(NamedTuple):
-    """What becomes of the open hypotheses in one step."""
+    """The open hypotheses after one step."""
 
     open: _Open
     ended: Float[Tensor, "sentence old_beam"]
-    """The log-probability of each with an end symbol; minus infinity where that does not count."""
+    """Log-probability of each with an end symbol; minus infinity where it does not end."""
 
 
 @torch.no_grad()
@@ -262,12 +262,13 @@ def beam(
     """Search for the ``n_best`` hypotheses of each sentence.
 
     Args:
-        size: How many hypotheses of a sentence are continued at each step.
-        max_length: The most symbols, the end symbol counted; one number, or one for each sentence.
-            With a length penalty the search must go on while anything up to this length could
-            win, so a limit that fits the sentence saves time.
-        length_penalty: 0 ranks by probability, which prefers the short; 1 nearly by symbol.
-        n_best: How many hypotheses of a sentence are wanted.
+        size: Beam size: hypotheses per sentence that are continued at each step.
+        max_length: Maximum number of symbols, with the end symbol; one number, or one for each
+        sentence. With a length penalty the search runs while any hypothesis up to this length could
+        win, so a limit that fits the sentence saves time.
+        length_penalty: 0 ranks by probability, which prefers short sequences; 1 nearly by mean
+        log-probability per symbol.
+        n_best: Number of hypotheses to return per sentence.
     """
     _refuse_less_than_one(
         size=size, n_best=n_best, max_length=int(torch.as_tensor(max_length).min())
@@ -278,27 +279,31 @@ def beam(
     limit = torch.as_tensor(max_length, device=first.device).expand(len(first))
     log_prob = torch.zeros(len(first), 1, device=first.device)
     tokens = torch.full((len(first),), BOS, device=first.device)
-    kept = Kept(len(first), n_best, length_penalty=length_penalty, device=first.device)
+    finished = FinishedHypotheses(
+        len(first), n_best, length_penalty=length_penalty, device=first.device
+    )
     pointers = BackPointers(len(first))
     for step in range(1, int(limit.max()) + 1):
         stepped = stepper.step(tokens, memory, state)
         _refuse_a_coin(stepped.stop)
-        # In full precision: sums of many halves would be too coarse to rank by.
+        # In full precision: sums of 16-bit numbers are too coarse for ranking.
         log_probs = stepped.log_probs.float().unflatten(0, log_prob.shape)
-        going_on, ended = _expand(log_prob, log_probs, size=size, must_end=limit == step)
-        kept.add(ended, sentence=sentence, step=step)
-        pointers.add(sentence, going_on.parent, going_on.token, stepped.weights)
-        could_win = kept.could_be_beaten(going_on.log_prob[:, 0], sentence, step=step, limit=limit)
-        rows = going_on.parent + _first_rows(log_prob)
+        still_open, ended = _expand(log_prob, log_probs, size=size, must_end=limit == step)
+        finished.add(ended, sentence=sentence, step=step)
+        pointers.add(sentence, still_open.parent, still_open.token, stepped.weights)
+        could_win = finished.could_be_beaten(
+            still_open.log_prob[:, 0], sentence, step=step, limit=limit
+        )
+        rows = still_open.parent + _first_rows(log_prob)
         if not could_win.all():
             alive = could_win.nonzero()[:, 0]
             memory, sentence, limit = select_rows((memory, sentence, limit), alive)
-            going_on, rows = select_rows((going_on, rows), alive)
+            still_open, rows = select_rows((still_open, rows), alive)
         if len(sentence) == 0:
             break
         state = select_rows(stepped.state, rows.flatten())
-        log_prob, tokens = going_on.log_prob, going_on.token.flatten()
-    return BeamResult(to_hypotheses(pointers.read(kept)))
+        log_prob, tokens = still_open.log_prob, still_open.token.flatten()
+    return BeamResult(to_hypotheses(pointers.read(finished)))
 
 
 def _expand(
@@ -308,9 +313,9 @@ def _expand(
     size: int,
     must_end: Bool[Tensor, " sentence"],
 ) -> _Expanded:
-    """Split the best continuations into those that end and those that go on."""
+    """Split the best continuations into finished and open ones."""
     n_beams, n_all = log_prob.shape[1], log_probs[0].numel()
-    # Each hypothesis has one end symbol, so among twice the size enough are left that go on.
+    # Each hypothesis has one end symbol, so among twice the size enough stay open.
     k = min(2 * size, n_all)
     best = largest_sums(log_prob, log_probs, k)
     ended = log_prob + log_probs[:, :, EOS]
@@ -324,7 +329,7 @@ def _expand(
 
 
 def _first_rows(log_prob: Float[Tensor, "sentence beam"]) -> Int[Tensor, "sentence 1"]:
-    """The row of the state at which the hypotheses of each sentence begin."""
+    """The first row of the state for each sentence."""
     n_beams = log_prob.shape[1]
     return torch.arange(0, log_prob.numel(), n_beams, device=log_prob.device)[:, None]
 

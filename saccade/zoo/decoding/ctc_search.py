@@ -1,18 +1,18 @@
-"""Prefix beam search: the likeliest text, whatever paths say it, and a language model beside it.
+"""Decoding of CTC: best path, and prefix beam search with an optional language model.
 
 Graves et al., 2006, section 3.2, "prefix search"; as a beam from frame to frame and with a language
 model by Hannun et al., 2014 (https://arxiv.org/abs/1408.2873), algorithm 1. A hypothesis is a text
-and not a path: the paths that read as it are added up, those that end in a blank and those that end
-in its last symbol apart, because only from the first can the symbol be said once more.
+and not a path: the probabilities of its paths are summed, separately for paths that end in a blank
+and in the last symbol, because only after a blank can the same symbol follow.
 
 Where we differ:
 
-- All texts of all sentences go through a frame together. That two hypotheses are one text (one has
-  just been continued to what the other is already) is seen by a 64-bit number that a text is hashed
-  to, where a program with one text at a time would look into a dictionary.
-- The language model says a symbol at a time where the paper's says words; it is asked about new
-  texts only. With it a text is ranked by ``log p(text | frames) + weight * log p(text) + bonus *
-  symbols``, and in the end by the same with the model's probability that the text ends there.
+- All texts of all sentences go through a frame together. Equal texts (one hypothesis has just been
+  continued to another) are found by a 64-bit hash, where a program with one text at a time would
+  use a dictionary.
+- The language model predicts symbols where the paper's predicts words; it runs on new texts only.
+  With it a text is ranked by ``log p(text | frames) + weight * log p(text) + bonus * symbols``, and
+  at the end by the same plus the model's log-probability of the end.
 """
 
 from typing import Any, NamedTuple
@@ -27,18 +27,18 @@ from saccade.zoo.decoding.stepper import Hypothesis, Stepper
 from saccade.zoo.objectives.ctc_loss import BLANK
 from saccade.zoo.tasks.vocabulary import BOS, EOS
 
-# The text of the likeliest path: each frame says what it likes best.
+# The text of the most likely path.
 
 
 @torch.no_grad()
 def ctc_greedy(
     log_probs: Float[Tensor, "batch frame d_vocab"], mask: Bool[Tensor, "batch frame"]
 ) -> list[Hypothesis]:
-    """Take the best symbol of every frame, make repeated ones one, leave out blanks.
+    """Take the best symbol of every frame, merge repeated ones, remove blanks.
 
-    Graves et al., 2006, section 3.2, "best path decoding". It is the likeliest path, and nearly
-    always reads as the likeliest text, but a text may gain more from many lesser paths:
-    `prefix_beam` adds them up. ``log_prob`` is the path's.
+    Graves et al., 2006, section 3.2, "best path decoding". It is the most likely path, and nearly
+    always gives the most likely text, but many less likely paths can add up to another text:
+    `prefix_beam` sums them. ``log_prob`` is the path's.
 
     >>> said = torch.tensor([[4, 4, 0, 4, 5, 0]])
     >>> log_probs = torch.nn.functional.one_hot(said, 6).float().log_softmax(-1)
@@ -56,25 +56,25 @@ def ctc_greedy(
     ]
 
 
-# The language model beside a prefix beam search: what it says of each symbol behind each text.
+# Language model fusion for prefix beam search.
 
 STAY = -1
-"""Instead of a symbol: the text is what it was."""
+"""Instead of a symbol: the text is unchanged."""
 
 
 class Chosen(NamedTuple):
-    """Where each text of a beam comes from."""
+    """The origin of each text of a beam."""
 
     parent: Int[Tensor, "sentence beam"]
     token: Int[Tensor, "sentence beam"]
-    """The symbol that was put to it; STAY if none was."""
+    """The appended symbol; STAY if there is none."""
 
 
 class PrefixFusion:
-    """Reads along: its state is that of all texts of a beam, one row a text.
+    """A language model that follows the beam; its state has one row per text.
 
     Args:
-        like: Any numbers of the beam, [sentence, beam]: their shape and kind.
+        like: Any tensor of the beam, [sentence, beam], for its shape and dtype.
     """
 
     def __init__(
@@ -106,20 +106,20 @@ class PrefixFusion:
 
     @property
     def scores(self) -> Float[Tensor, "sentence beam d_vocab"] | None:
-        """What each text gains with each symbol; None if all gain nothing."""
+        """Score of each symbol after each text; None if all are zero."""
         if self.log_probs is None:
             return None
         return (self.weight * self.log_probs + self.bonus).unflatten(0, self.shape)
 
     @property
     def ending(self) -> Float[Tensor, "sentence beam"] | float:
-        """What each text gains by ending."""
+        """Score of the end after each text."""
         if self.model is None or self.log_probs is None:
             return 0.0
         return self.weight * self.log_probs[:, EOS].unflatten(0, self.shape)
 
     def follow(self, chosen: Chosen) -> None:
-        """Let the model read what was put to the texts; of the others it knows all already."""
+        """Run the model on the appended symbols; unchanged texts keep their state."""
         if self.model is None or self.log_probs is None:
             return
         n, size = self.shape
@@ -137,8 +137,8 @@ class PrefixFusion:
 
 
 NEVER = -torch.inf
-# Numbers of texts are polynomials in this, modulo 2^64 (Knuth's multiplier for linear congruences).
-# That two of some thousand texts get one number is less likely than a fault of the memory.
+# Hashes of texts are polynomials in this, modulo 2^64 (Knuth's multiplier for linear congruences).
+# A collision among some thousand texts is less likely than a memory error.
 MULTIPLIER = 6364136223846793005
 
 
@@ -148,13 +148,13 @@ class _Beam(NamedTuple):
     blank: Float[Tensor, "sentence beam"]
     """Log-probability of the paths that end in a blank."""
     symbol: Float[Tensor, "sentence beam"]
-    """Of those that end in the last symbol."""
+    """Log-probability of the paths that end in the last symbol."""
     model: Float[Tensor, "sentence beam"]
-    """What the language model and the bonus add."""
+    """Score of the language model and the bonus."""
     last: Int[Tensor, "sentence beam"]
     """The last symbol; BLANK if there is none."""
     number: Int[Tensor, "sentence beam"]
-    """The same for the same text."""
+    """Hash of the text."""
 
     @property
     def log_prob(self) -> Float[Tensor, "sentence beam"]:
@@ -175,12 +175,12 @@ def prefix_beam(
     """The ``n_best`` texts of each sentence, best first.
 
     Args:
-        log_probs: Of each symbol, BLANK among them, at each frame.
+        log_probs: Of each symbol, including BLANK, at each frame.
         mask: True = a real frame; these come first.
-        size: How many texts of a sentence are kept at each frame.
-        language_model: Of the same symbols; its ``start`` takes the number of sentences.
-        weight: How much the language model counts.
-        bonus: What each symbol is worth, as a language model prefers short texts.
+        size: Beam size: texts per sentence at each frame.
+        language_model: With the same symbols; its ``start`` takes the number of sentences.
+        weight: Weight of the language model.
+        bonus: Bonus per symbol, because a language model prefers short texts.
     """
     if size < 1 or not 1 <= n_best <= size:
         raise UsageError(
@@ -208,7 +208,7 @@ def prefix_beam(
 
 
 def _first(n: int, size: int, log_probs: Tensor) -> _Beam:
-    """The empty text, and places that nobody has yet."""
+    """The empty text, and unused slots."""
     never = log_probs.new_full((n, size), NEVER)
     blank = never.clone()
     blank[:, 0] = 0.0
@@ -221,14 +221,14 @@ def _advance(
     log_probs: Float[Tensor, "sentence d_vocab"],
     gains: Float[Tensor, "sentence beam d_vocab"] | None,
 ) -> tuple[_Beam, Chosen]:
-    """One frame: every text stays or is continued by each symbol, and the best are kept."""
+    """One frame: every text stays or is continued by each symbol; keep the best."""
     size, d_vocab = beam.last.shape[1], log_probs.shape[1]
     total = beam.log_prob
     of_last = log_probs.gather(1, beam.last)
     to_blank = total + log_probs[:, BLANK, None]
     to_symbol = beam.symbol + of_last
     on = total[:, :, None] + log_probs[:, None]  # [sentence, beam, d_vocab]
-    # The last symbol once more is a new symbol only behind a blank.
+    # The last symbol again is a new symbol only after a blank.
     on.scatter_(2, beam.last[:, :, None], (beam.blank + of_last)[:, :, None])
     on[:, :, BLANK] = NEVER
     # Text i continued by the last symbol of text j, where that makes it text j: [sentence, i, j].
@@ -260,7 +260,7 @@ def _advance(
 def _read_back(
     chosen: list[Chosen], at: Int[Tensor, "sentence n"]
 ) -> Int[Tensor, "sentence n frame"]:
-    """What was put to each text at each frame."""
+    """The symbol appended to each text at each frame."""
     tokens = []
     for parent, token in reversed(chosen):
         tokens.append(token.gather(1, at))

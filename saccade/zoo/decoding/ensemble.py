@@ -1,4 +1,4 @@
-"""Several models decoded as one."""
+"""Several models decoded as one: ensembles, language model fusion, rescoring."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ class Ensemble:
     """A stepper whose prediction is the mean of its members' probabilities.
 
     Sutskever et al., 2014 (https://arxiv.org/abs/1409.3215), section 3.6: five such models with a
-    beam of 12 gain over four BLEU points on one of them. The paper does not say how it joins them;
-    the mean of probabilities is what a mixture of the models predicts. All members read the same
-    source. The weights are the mean of the members', where all tell them.
+    beam of 12 gain over four BLEU points on one of them. The paper does not say how it combines
+    them; the mean of probabilities is the prediction of a mixture. All members read the same
+    source. The attention weights are the mean of the members', where all return them.
     """
 
     def __init__(self, members: Sequence[Stepper]) -> None:
@@ -35,7 +35,7 @@ class Ensemble:
         return Started(tuple(s.memory for s in started), tuple(s.state for s in started))
 
     def step(self, tokens: Int[Tensor, " row"], memory: Any, state: Any) -> Stepped:
-        """Step each member and average what they predict."""
+        """Step each member and average the predictions."""
         each = zip(self.members, memory, state, strict=True)
         stepped = [member.step(tokens, m, s) for member, m, s in each]
         return Stepped(
@@ -72,11 +72,11 @@ def _log_odds_of_mean(stops: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack(known).sigmoid().mean(0).logit()
 
 
-# A translator helped by a language model of the target language.
+# Fusion of a translator with a language model of the target language.
 #
 # Gulcehre et al., 2015 (https://arxiv.org/abs/1503.03535). *Shallow* fusion adds the language
-# model's log-probabilities while decoding. *Deep* fusion gives the translator the language model's
-# hidden state to read; it has to be trained, with the language model held fixed.
+# model's log-probabilities while decoding. *Deep* fusion feeds the language model's hidden state to
+# the translator; it has to be trained, with the language model frozen.
 
 
 class ShallowFusion:
@@ -96,12 +96,12 @@ class ShallowFusion:
         if weight < 0:
             raise UsageError(
                 f"the weight of a language model must not be negative, got {weight}",
-                hint="0 switches it off",
+                hint="0 disables it",
             )
         self.translator, self.language_model, self.weight = translator, language_model, weight
 
     def start(self, source: Any) -> Started:
-        """Let the translator read the source, and the language model count its sentences."""
+        """Start the translator on the source, and the language model on as many sentences."""
         translator = self.translator.start(source)
         language_model = self.language_model.start(len(first_tensor(translator.state)))
         return Started(
@@ -127,23 +127,23 @@ class ShallowFusion:
 
 
 class Fused(NamedTuple):
-    """What the output layer of a translator with deep fusion reads."""
+    """Input of the output layer of a translator with deep fusion."""
 
     hidden: Float[Tensor, "*at d_fused"]
     gate: Float[Tensor, "*at 1"]
-    """How much of the language model was let in, between 0 and 1."""
+    """Gate of the language model, between 0 and 1."""
 
 
 class DeepFusion(nn.Module):
-    """Join a translator's hidden state with a gated one of a language model.
+    """Concatenate a translator's hidden state with a gated one of a language model.
 
-    Section 4.2: ``[s_TM ; g * s_LM]`` with ``g = sigmoid(v . s_LM + b)``. The paper lists the
-    previous word and the context beside them; a translator adds those to ``hidden`` itself, as it
-    does without fusion. No gradient goes back into the language model.
+    Section 4.2: ``[s_TM ; g * s_LM]`` with ``g = sigmoid(v . s_LM + b)``. The paper adds the
+    previous word and the context; a translator adds those to ``hidden`` itself, as it does without
+    fusion. No gradient goes back into the language model.
 
     Args:
         d_language_model: Size of the language model's state.
-        gate_bias: Where b starts. The paper's -1 lets in about a quarter at first.
+        gate_bias: Initial value of b. With the paper's -1 the gate starts at about a quarter.
     """
 
     def __init__(self, d_language_model: int, *, gate_bias: float = -1.0) -> None:
@@ -162,10 +162,10 @@ class DeepFusion(nn.Module):
         return Fused(torch.cat([hidden, gate * frozen], dim=-1), gate)
 
 
-# N-best lists put into a new order by a second opinion.
+# Rescoring of n-best lists by a second model.
 #
 # Sutskever et al., 2014 (https://arxiv.org/abs/1409.3215), section 3.2: the 1000 best of a
-# phrase-based system, ranked by an even average of its score and the network's.
+# phrase-based system, ranked by the average of its score and the network's.
 
 Scorer = Callable[[list[list[list[int]]]], list[list[float]]]
 """From the hypotheses of each sentence, as symbols, to a score for each."""
@@ -176,17 +176,17 @@ def rescore(
 ) -> list[list[Hypothesis]]:
     """Rank by ``(1 - weight) * score + weight * scorer``, best first.
 
-    Only ``score`` changes; ``log_prob`` stays what the first model said.
+    Only ``score`` changes; ``log_prob`` stays that of the first model.
 
     Args:
-        weight: One half is the paper's even average; 1 forgets the first score.
+        weight: 0.5 is the paper's average; 1 ignores the first score.
     """
     second = scorer([[one.ids for one in sentence] for sentence in n_best])
     found = [len(scores) for scores in second]
     if found != (expected := [len(sentence) for sentence in n_best]):
         raise UsageError(
             f"a scorer must score every hypothesis: expected {expected} scores, got {found}",
-            hint="return one list a sentence with one number a hypothesis",
+            hint="return one list per sentence with one number per hypothesis",
         )
     ranked = []
     for sentence, scores in zip(n_best, second, strict=True):
@@ -199,7 +199,7 @@ def rescore(
 
 
 def by_model(stepper: Stepper, source: Any) -> Scorer:
-    """A scorer that asks another model for the log-probability of each hypothesis."""
+    """A scorer that returns another model's log-probability of each hypothesis."""
 
     def score(hypotheses: list[list[list[int]]]) -> list[list[float]]:
         log_prob = log_prob_of(stepper, source, hypotheses).tolist()
@@ -212,9 +212,9 @@ def by_model(stepper: Stepper, source: Any) -> Scorer:
 def log_prob_of(
     stepper: Stepper, source: Any, hypotheses: list[list[list[int]]]
 ) -> Float[Tensor, "sentence n"]:
-    """The log-probability of given sequences, their end symbol included.
+    """The log-probability of given sequences, including their end symbol.
 
-    A sentence with fewer hypotheses than another has numbers without meaning at the end.
+    A sentence with fewer hypotheses than another is padded with meaningless values.
     """
     memory, state = stepper.start(source)
     first = first_tensor(state)

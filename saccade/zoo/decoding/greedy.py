@@ -1,4 +1,4 @@
-"""Greedy search: always the likeliest next symbol."""
+"""Greedy search and sampling, symbol by symbol."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,24 +22,24 @@ from saccade.zoo.decoding.stepper import (
 )
 from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD
 
-# Decoding one symbol after the other, without looking back: what greedy and sampling share.
+# The loop that greedy search and sampling share.
 
 Choose = Callable[[Tensor], Tensor]
 """From log-probabilities [row, d_vocab] to symbols [row]."""
 End = Callable[[Tensor, Tensor | None], Ending]
-"""From the symbols chosen and the stepper's ``stop`` to which sequences end there."""
+"""From the chosen symbols and the stepper's ``stop`` to which sequences end there."""
 
 
 @torch.no_grad()
-def walk(
+def decode_step_by_step(
     stepper: Stepper, source: Any, *, choose: Choose, end: End, max_length: int, n: int = 1
 ) -> list[list[Hypothesis]]:
-    """Choose ``n`` sequences a sentence, symbol by symbol, until each ends or is long enough.
+    """Decode ``n`` sequences per sentence, until each ends or reaches ``max_length``.
 
     A sentence leaves the batch when all its sequences have ended.
 
     Args:
-        max_length: The most symbols, an end symbol counted; what is longer is cut there.
+        max_length: Maximum number of symbols, with the end symbol; longer sequences are cut.
     """
     memory, state = stepper.start(source)
     first = first_tensor(state)
@@ -57,7 +57,7 @@ def walk(
         kept = is_open.any(1)
         if not kept.any():
             break
-        # A closed sequence goes on beside the open ones of its sentence; nobody reads it.
+        # A finished sequence is stepped along with the open ones of its sentence, and ignored.
         if not kept.all():
             memory = select_rows(memory, kept.nonzero()[:, 0])
             rows = kept.repeat_interleave(n).nonzero()[:, 0]
@@ -67,7 +67,7 @@ def walk(
 
 
 class _Record:
-    """What was chosen at each step, for all sentences of the batch."""
+    """The choices at each step, for all sentences of the batch."""
 
     def __init__(self, n_sentences: int, n: int, device: torch.device) -> None:
         self.shape = (n_sentences, n)
@@ -86,7 +86,7 @@ class _Record:
         sentence: Int[Tensor, " open"],
         is_open: Bool[Tensor, "open n"],
     ) -> None:
-        """Take down one step of the sentences that are still in the batch."""
+        """Record one step of the sentences that are still in the batch."""
         gained = stepped.log_probs.gather(1, tokens[:, None])[:, 0] + ending.log_prob
         self.log_prob[sentence] += gained.view_as(is_open).masked_fill(~is_open, 0.0)
         self.steps[sentence] += is_open
@@ -99,7 +99,7 @@ class _Record:
     def _whole(
         self, rows: Float[Tensor, "row ..."] | Int[Tensor, " row"], sentence: Tensor, fill: int
     ) -> Tensor:
-        """Values of the sentences in the batch, spread over all sentences."""
+        """Values of the sentences in the batch, scattered over all sentences."""
         whole = rows.new_full((*self.shape, *rows.shape[1:]), fill)
         whole[sentence] = rows.unflatten(0, (len(sentence), -1))
         return whole
@@ -112,12 +112,12 @@ class _Record:
 
 
 def greedy(stepper: Stepper, source: Any, *, max_length: int) -> list[Hypothesis]:
-    """Decode one hypothesis a sentence with the likeliest symbol at every step.
+    """Decode one hypothesis per sentence with the most likely symbol at every step.
 
     Args:
-        max_length: The most symbols, the end symbol counted; what is longer is cut there.
+        max_length: Maximum number of symbols, with the end symbol; longer sequences are cut.
     """
-    found = walk(
+    found = decode_step_by_step(
         stepper,
         source,
         choose=lambda log_probs: torch.argmax(log_probs, dim=-1),
@@ -127,7 +127,7 @@ def greedy(stepper: Stepper, source: Any, *, max_length: int) -> list[Hypothesis
     return [only for (only,) in found]
 
 
-# Sampling: symbols drawn from what the model predicts.
+# Sampling from the model's predictions.
 
 
 def sample(
@@ -140,15 +140,15 @@ def sample(
     top_k: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[list[Hypothesis]]:
-    """Draw ``n`` sequences a sentence; their ``log_prob`` is the model's own, at temperature 1.
+    """Sample ``n`` sequences per sentence; ``log_prob`` is the model's, at temperature 1.
 
     Args:
-        max_length: The most symbols, an end symbol counted; what is longer is cut there.
-        temperature: Divides the log-probabilities: below 1 is more careful, above more daring.
-        top_k: Draw among this many of the likeliest symbols only.
+        max_length: Maximum number of symbols, with the end symbol; longer sequences are cut.
+        temperature: Divides the log-probabilities: below 1 sharpens, above 1 flattens.
+        top_k: Sample only among this many most likely symbols.
     """
     check_draw(temperature=temperature, top_k=top_k)
-    return walk(
+    return decode_step_by_step(
         stepper,
         source,
         choose=partial(draw, temperature=temperature, top_k=top_k, generator=generator),
@@ -159,11 +159,11 @@ def sample(
 
 
 def check_draw(*, temperature: float, top_k: int | None) -> None:
-    """Refuse what nothing can be drawn with."""
+    """Refuse invalid sampling settings."""
     if temperature <= 0:
         raise UsageError(
             f"the temperature must be above 0, got {temperature}",
-            hint="for the likeliest symbol at every step use greedy search",
+            hint="for the most likely symbol at every step use greedy search",
         )
     if top_k is not None and top_k < 1:
         raise UsageError(
@@ -178,12 +178,12 @@ def draw(
     top_k: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, " row"]:
-    """One symbol a row, drawn with probability proportional to ``p ** (1 / temperature)``."""
+    """One symbol per row, sampled with probability proportional to ``p ** (1 / temperature)``."""
     symbols = None
     if top_k is not None and top_k < log_probs.shape[1]:
         log_probs, symbols = log_probs.topk(top_k, dim=-1)
-    # The likeliest is brought to 1 first, so that a low temperature cannot make all of them 0.
-    # A temperature that these numbers round to 0 or infinity would make 0 / 0 or inf / inf of it.
+    # The maximum is scaled to 1 first, so that a low temperature cannot make all of them 0.
+    # A temperature that the dtype rounds to 0 or infinity would give 0 / 0 or inf / inf.
     range_ = torch.finfo(log_probs.dtype)
     temperature = min(max(temperature, range_.tiny), range_.max)
     p = ((log_probs - log_probs.amax(-1, keepdim=True)) / temperature).exp()

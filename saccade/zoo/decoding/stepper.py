@@ -1,12 +1,12 @@
-"""What can be decoded: something that predicts the next symbol from a state.
+"""The interface of decoding: a stepper predicts the next symbol from a state.
 
-Two things are told apart, because beam search treats them differently. The *memory* is what was
-read from the source: it has one row a sentence, stays the same at every step, and all hypotheses of
-a sentence share it, so it is never copied for them. The *state* has one row a hypothesis.
+Memory and state are separate, because beam search treats them differently. The *memory* encodes the
+source: it has one row per sentence, is constant over steps, and is shared by all hypotheses of a
+sentence, so it is never copied. The *state* has one row per hypothesis.
 
-The rows of a sentence stand together: with ``sentence`` rows of memory, ``row`` rows of state and
+The rows of a sentence are contiguous: with ``sentence`` rows of memory, ``row`` rows of state and
 ``beam = row / sentence``, hypothesis ``b`` of sentence ``s`` is row ``s * beam + b``. Attention
-then takes the hypotheses of a sentence as so many queries to one memory::
+then treats the hypotheses of a sentence as queries to one memory::
 
     query = hidden.unflatten(0, (n_sentences, -1))  # [sentence, beam, d_hidden]
     attended = self.attention(query, memory)
@@ -31,21 +31,21 @@ class Hypothesis(NamedTuple):
     ids: list[int]
     """Its symbols, without the end symbol."""
     log_prob: float
-    """Of all its symbols and of its end, if it has one."""
+    """Log-probability of all its symbols and of its end, if it has one."""
     score: float
-    """What it was ranked by: ``log_prob``, changed for its length if that was asked for."""
+    """The ranking score: ``log_prob``, normalised by length if requested."""
     weights: Float[Tensor, "step ..."] | None = None
-    """Where attention went at each step, the one that chose the end symbol included."""
+    """Attention weights of each step, including the step that chose the end symbol."""
 
 
 class Table(NamedTuple):
-    """The hypotheses of many sentences as tensors; what is beyond the last step is unused."""
+    """The hypotheses of many sentences as tensors; entries beyond the last step are unused."""
 
     ids: Int[Tensor, "sentence n step"]
     length: Int[Tensor, "sentence n"]
-    """How many symbols, the end symbol not counted."""
+    """Number of symbols without the end symbol."""
     steps: Int[Tensor, "sentence n"]
-    """How many symbols, the end symbol counted."""
+    """Number of symbols with the end symbol."""
     log_prob: Float[Tensor, "sentence n"]
     score: Float[Tensor, "sentence n"]
     """Minus infinity where there is no hypothesis."""
@@ -66,36 +66,36 @@ def to_hypotheses(table: Table) -> list[list[Hypothesis]]:
 
 
 class Started(NamedTuple):
-    """What a stepper needs to begin; both are states in the sense of `saccade.zoo.cells.cell`."""
+    """The start of decoding; both are states in the sense of `saccade.zoo.cells.cell`."""
 
     memory: Any
-    """Tensors with one row a sentence, or None."""
+    """Tensors with one row per sentence, or None."""
     state: Any
-    """Tensors with one row a sentence, at least one of them."""
+    """Tensors with one row per sentence, at least one."""
 
 
 class Stepped(NamedTuple):
     """One step of a stepper."""
 
     log_probs: Float[Tensor, "row d_vocab"]
-    """Of the next symbol."""
+    """Log-probabilities of the next symbol."""
     state: Any
-    """Tensors with one row a hypothesis."""
+    """Tensors with one row per hypothesis."""
     weights: Float[Tensor, "row ..."] | None = None
-    """Where attention went, if the stepper tells: mostly [row, key_pos]."""
+    """Attention weights, if the stepper returns them: mostly [row, key_pos]."""
     stop: Float[Tensor, " row"] | None = None
-    """The log-odds that the next symbol is the last, of a model that stops by coin."""
+    """The log-odds that the next symbol is the last, of a model with a stop output."""
 
 
 @runtime_checkable
 class Stepper(Protocol):
     """A model that can be decoded: a translator, a language model, an ensemble of them.
 
-    Decoding does not change a model: put it into its `eval` mode first.
+    Decoding does not set `eval` mode: the caller does.
     """
 
     def start(self, source: Any) -> Started:
-        """Read the source, which may be whatever the model reads."""
+        """Encode the source, in whatever form the model takes."""
         ...
 
     def step(self, tokens: Int[Tensor, " row"], memory: Any, state: Any) -> Stepped:
@@ -104,7 +104,7 @@ class Stepper(Protocol):
 
 
 def first_tensor(state: Any) -> Tensor:
-    """The first tensor in a state, which tells how many rows it has and where it lives.
+    """The first tensor in a state, which has its number of rows and its device.
 
     >>> import torch
     >>> len(first_tensor((None, (torch.zeros(3, 5),))))
@@ -122,7 +122,7 @@ def _first(state: Any) -> Tensor | None:
     return next((tensor for tensor in map(_first, parts) if tensor is not None), None)
 
 
-# When a sequence ends: three ways, each with what it needs in training and in decoding.
+# When a sequence ends: three ways, each for training and for decoding.
 #
 # - *End symbol*: the targets end in EOS, and a sequence ends where the model says it. Only for
 # models that produce symbols.
@@ -140,7 +140,7 @@ class Ending(NamedTuple):
 
     is_last: Bool[Tensor, " row"]
     log_prob: Float[Tensor, " row"]
-    """Of the coin's fall; zero for an end symbol, whose probability counts as a symbol's."""
+    """Log-probability of the coin's result; zero for an end symbol, which counts as a symbol."""
 
 
 def ending(
@@ -154,7 +154,7 @@ def ending(
 
     Args:
         stop: Log-odds of the coin, as a stepper returns it.
-        is_sampled: The coin is tossed; otherwise the likelier side counts.
+        is_sampled: Sample the coin; otherwise take the more likely result.
     """
     if stop is None:
         return Ending(tokens == EOS, torch.zeros(len(tokens), device=tokens.device))
@@ -169,7 +169,7 @@ def ending(
 def coin_loss(
     stop: Float[Tensor, "batch pos"], mask: Bool[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy of the coin: it must fall at the last real position and not before."""
+    """Mean cross-entropy of the coin: 1 at the last real position, 0 before it."""
     later = functional.pad(mask[:, 1:], (0, 1))
     is_last = mask & ~later
     loss = functional.binary_cross_entropy_with_logits(stop, is_last.to(stop), reduction="none")
@@ -177,7 +177,7 @@ def coin_loss(
 
 
 def stop_when_none_left(remaining: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-    """Log-odds of stopping for a model that counts down: certain once nothing is left.
+    """Log-odds of stopping for a model that counts down: infinite once nothing is left.
 
     Args:
         remaining: Steps left after the one whose symbol is chosen now.
@@ -192,8 +192,8 @@ def stop_when_none_left(remaining: Int[Tensor, " row"]) -> Float[Tensor, " row"]
 class LengthPredictor(nn.Module):
     """Predict how long the output will be from a summary of the input.
 
-    A softmax over the lengths 1 to ``max_length``: unlike a regression it cannot predict a length
-    that is none, and it can be unsure between a short and a long one.
+    A softmax over the lengths 1 to ``max_length``: unlike a regression it cannot predict an invalid
+    length, and it can be bimodal.
     """
 
     def __init__(self, d_input: int, *, max_length: int) -> None:
@@ -202,7 +202,7 @@ class LengthPredictor(nn.Module):
         self.logits = nn.Linear(d_input, max_length)
 
     def forward(self, summary: Float[Tensor, "batch d_input"]) -> Int[Tensor, " batch"]:
-        """The likeliest length of each."""
+        """The most likely length of each row."""
         return self.logits(summary).argmax(-1) + 1
 
     def loss(

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, with its gradient by hand."""
+"""Cross-entropy over a vocabulary, with a hand-written gradient."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.autograd import Function
 
 
 class CrossEntropy(NamedTuple):
-    """How well symbols were predicted."""
+    """Loss and negative log-likelihood of a batch of tokens."""
 
     loss: Float[Tensor, ""]
-    """The mean, smoothed."""
+    """Mean, with label smoothing."""
     nll: Float[Tensor, ""]
-    """The sum, not smoothed, without gradient."""
+    """Sum, without label smoothing or gradient."""
 
 
 def cross_entropy(
@@ -26,16 +26,16 @@ def cross_entropy(
     smoothing: float,
     n_tokens: int,
 ) -> CrossEntropy:
-    """``softmax - target``, made in one piece of memory of the size of the logits.
+    """Cross-entropy whose gradient ``softmax - target`` needs one buffer of the size of the logits.
 
-    Autograd makes three: for small models with large vocabularies that is a good part of a training
-    step.
+    Autograd allocates three: a large part of a training step for small models with large
+    vocabularies.
 
     Plain form: `saccade.zoo.objectives.likelihood.token_loss`.
 
     Args:
-        mask: True where a symbol counts; all of them if None.
-        n_tokens: By which the mean is taken.
+        mask: True where a token counts; None: everywhere.
+        n_tokens: Divisor of the mean.
     """
     weight = None if mask is None else mask.flatten().to(logits.dtype)
     return CrossEntropy(
@@ -61,7 +61,7 @@ class _CrossEntropy(Function):
         nll = -log_probs.gather(1, targets[:, None])[:, 0]
         loss = nll if smoothing == 0 else nll.lerp(-log_probs.mean(-1), smoothing)
         if weight is not None:
-            # Not a product: the loss of a position that does not count may be infinite.
+            # Not a product: the loss of a masked position may be infinite.
             loss, nll = (torch.where(weight > 0, each, 0.0) for each in (loss, nll))
         nll = nll.sum()
         ctx.mark_non_differentiable(nll)

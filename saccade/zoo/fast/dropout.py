@@ -12,16 +12,16 @@ from torch.nn import functional
 
 from saccade.zoo.fast.forms import is_fast
 
-LEVELS = 256  # of a random byte
+LEVELS = 256  # values of a random byte
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability ``p`` in training, and scale the others up for it.
+    """Zero each element with probability ``p`` in training, and scale the others up accordingly.
 
     Srivastava et al., 2014. The same as `torch.nn.Dropout`, which on a CPU draws a float for every
-    element; in a small Transformer that is a quarter of a training step. Here a random byte decides
-    about an element, so ``p`` is rounded to a multiple of 1/256 (0.3 becomes 0.3008, and what is
-    kept is scaled by just that), and it takes a sixth of the time. Elsewhere torch's own is used.
+    element; in a small Transformer that is a quarter of a training step. Here each element takes a
+    random byte, so ``p`` is rounded to a multiple of 1/256 (0.3 becomes 0.3008, and the scale
+    matches it), and it takes a sixth of the time. Other devices use `torch.nn.functional.dropout`.
 
     >>> dropped = Dropout(0.5)(torch.ones(1000))
     >>> sorted(set(dropped.tolist()))
@@ -41,7 +41,7 @@ class Dropout(nn.Module):
         return functional.dropout(x, self.p)
 
     def extra_repr(self) -> str:
-        """The rate."""
+        """The dropout rate."""
         return f"p={self.p}"
 
 
@@ -63,5 +63,6 @@ class _Dropped(Function):
 
 def _random_bytes(n: int) -> Tensor:
     words = torch.empty((n + 7) // 8, dtype=torch.int64)
-    # The whole range: without these bounds the sign, and with it every eighth byte, would be tame.
+    # The full range: without these bounds the sign bit, part of every eighth byte, would not be
+    # random.
     return words.random_(-(2**63), None).view(torch.uint8)[:n]

@@ -1,9 +1,8 @@
-"""A path of glimpses over images: each step in place, and the gradient of the whole path by hand.
+"""A path of glimpses over images: in-place steps and a hand-written gradient of the whole path.
 
-Places are constants to the gradient. So once a path is known, everything but the recurrence itself
-is the same layer applied to many glimpses, and its gradient is one matrix product over all of them.
-torch's own tape makes a product, and a sum, for each glimpse: a training step takes half as long
-again.
+Locations are constants for the gradient. So once a path is known, everything but the recurrence is
+the same layer applied to many glimpses, and its gradient is one matrix product over all of them.
+Autograd makes one product and one sum per glimpse: a training step takes 1.5 times as long.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ class GlimpseLayers(NamedTuple):
     what: nn.Linear
     """From the patch's units to the glimpse."""
     where: nn.Linear
-    """From the place's units to the glimpse; it has no bias."""
+    """From the location's units to the glimpse, without bias."""
     read: nn.Linear
     """From the glimpse to the state."""
     keep: nn.Linear
-    """From the state before; it has no bias."""
+    """From the previous state, without bias."""
 
 
 class Path(NamedTuple):
-    """Where the glimpses were, and what they made of the state."""
+    """Locations of the glimpses and the states after each."""
 
     places: Float[Tensor, "glimpse rows 2"]
     states: Float[Tensor, "glimpse rows d_hidden"]
@@ -43,11 +42,11 @@ class Path(NamedTuple):
 
 
 PatchAt = Callable[[Float[Tensor, "rows 2"]], Float[Tensor, "rows d_patch"]]
-"""From places to what is seen there."""
+"""From locations to patches."""
 PlaceAt = Callable[
     [Float[Tensor, "glimpse rows 2"], int, Float[Tensor, "rows d_hidden"]], Float[Tensor, "rows 2"]
 ]
-"""From noise, a glimpse's number and the state before it, zeros at first, to its place."""
+"""From noise, the glimpse index and the previous state (zeros at first) to a location."""
 
 
 def glimpse_path(
@@ -57,16 +56,16 @@ def glimpse_path(
     patch_at: PatchAt,
     place_at: PlaceAt,
 ) -> Path:
-    """Look again and again, each time where the state before says.
+    """Take glimpses one after another, each at the location that the previous state selects.
 
     Plain form: `saccade.zoo.models.ram.Ram.path`.
 
     Args:
-        noise: Handed on to ``place_at``.
+        noise: Passed to ``place_at``.
     """
     weights = _weights_of(layers)
-    walked = _walk(weights, noise, patch_at=patch_at, place_at=place_at)
-    return Path(walked.places, _States.apply(*walked, *weights))
+    found = _forward(weights, noise, patch_at=patch_at, place_at=place_at)
+    return Path(found.places, _States.apply(*found, *weights))
 
 
 class _Weights(NamedTuple):
@@ -84,8 +83,8 @@ class _Weights(NamedTuple):
     core_bias: Float[Tensor, " d_hidden"]
 
 
-class _Walked(NamedTuple):
-    """All that was computed along a path, glimpse by glimpse."""
+class _Activations(NamedTuple):
+    """All activations along a path, glimpse by glimpse."""
 
     patches: Float[Tensor, "glimpse rows d_patch"]
     places: Float[Tensor, "glimpse rows 2"]
@@ -111,17 +110,17 @@ def _weights_of(layers: GlimpseLayers) -> _Weights:
 
 
 @torch.no_grad()
-def _walk(
+def _forward(
     weights: _Weights,
     noise: Float[Tensor, "glimpse rows 2"],
     *,
     patch_at: PatchAt,
     place_at: PlaceAt,
-) -> _Walked:
-    """The forward pass, each part into the room made for it: nothing is put together afterwards."""
+) -> _Activations:
+    """The forward pass, written into preallocated buffers."""
     path = _empty_path(weights, *noise.shape[:2])
     before = torch.zeros_like(path.states[0])
-    for step, now in enumerate(map(_Walked._make, zip(*path, strict=True))):
+    for step, now in enumerate(map(_Activations._make, zip(*path, strict=True))):
         now.places.copy_(place_at(noise, step, before))
         now.patches.copy_(patch_at(now.places))
         torch.addmm(weights.patch_bias, now.patches, weights.patch.T, out=now.of_patch).relu_()
@@ -135,25 +134,25 @@ def _walk(
     return path
 
 
-def _empty_path(weights: _Weights, n_glimpses: int, rows: int) -> _Walked:
+def _empty_path(weights: _Weights, n_glimpses: int, rows: int) -> _Activations:
     d_glimpse, d_patch = weights.patch.shape
     d_hidden = len(weights.keep)
     sizes = (d_patch, 2, d_glimpse, d_glimpse, d_hidden, d_hidden)
-    return _Walked(*(weights.keep.new_empty(n_glimpses, rows, size) for size in sizes))
+    return _Activations(*(weights.keep.new_empty(n_glimpses, rows, size) for size in sizes))
 
 
 class _States(Function):
     @staticmethod
     def forward(ctx: Any, *given: Tensor) -> Tensor:
         ctx.save_for_backward(*given)
-        return _Walked(*given[: len(_Walked._fields)]).states.clone()
+        return _Activations(*given[: len(_Activations._fields)]).states.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] # torch's own takes any
-        n = len(_Walked._fields)
-        path, weights = _Walked(*ctx.saved_tensors[:n]), _Weights(*ctx.saved_tensors[n:])
+        n = len(_Activations._fields)
+        path, weights = _Activations(*ctx.saved_tensors[:n]), _Weights(*ctx.saved_tensors[n:])
         pushed = _through_time(grad, path.states, weights.keep)
-        later = pushed[1:].flatten(0, 1)  # the first glimpse has no state before it
+        later = pushed[1:].flatten(0, 1)  # the first glimpse has no previous state
         pushed = pushed.flatten(0, 1)
         glimpses, of_patch, of_place = (
             each.flatten(0, 1) for each in (path.glimpses, path.of_patch, path.of_place)
@@ -181,7 +180,7 @@ def _through_time(
     states: Float[Tensor, "glimpse rows d_hidden"],
     keep: Float[Tensor, "d_hidden d_hidden"],
 ) -> Float[Tensor, "glimpse rows d_hidden"]:
-    """The gradient before the rectifier at each glimpse, from the last one back."""
+    """The gradient before the ReLU at each glimpse, from the last to the first."""
     pushed, coming = torch.empty_like(states), grad[-1]
     for number in range(len(states) - 1, -1, -1):
         _where_positive(coming, states[number], 0, grad_input=pushed[number])

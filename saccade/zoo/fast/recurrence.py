@@ -1,6 +1,6 @@
-"""Recurrent loops with the gradient of the whole loop by hand, and a unit of one.
+"""Recurrent loops with a hand-written gradient of the whole loop, and one activation function.
 
-In a loop autograd adds up the gradients of the weights step by step. Here each is one product,
+In a loop autograd accumulates the gradients of the weights step by step. Here each is one product
 after the last step.
 """
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from saccade.zoo.fast.forms import apply_unrounded
+from saccade.zoo.fast.forms import apply_upcast
 from saccade.zoo.fast.soft_attention import StepMemory, look, look_back
 
-# A GRU that attends before each of its steps.
+# A GRU that attends before each step.
 
 
 class AttendedStates(NamedTuple):
-    """What came of all steps."""
+    """States and contexts of all steps."""
 
     states: Float[Tensor, "batch pos d_hidden"]
     contexts: Float[Tensor, "batch pos d_value"]
@@ -43,7 +43,7 @@ def attending_gru(
     *,
     weights: AttendingGruWeights,
 ) -> AttendedStates:
-    """For each input: attend with the state before it, then step from input and context.
+    """For each input: attend with the previous state, then step from input and context.
 
     It takes two thirds of the plain loop's time. The query and the recurrent part of the gates are
     one product; so are, after the last step, the gradients of each weight, of the values and of v.
@@ -51,10 +51,10 @@ def attending_gru(
     Plain form: `saccade.zoo.models.bahdanau.BahdanauTranslator.attend_and_update`.
 
     Args:
-        projected: The inputs' share of the gates.
+        projected: The inputs' part of the gates.
     """
     no_bias = weights.state_bias.new_zeros(len(weights.of_query))
-    states, contexts = apply_unrounded(
+    states, contexts = apply_upcast(
         _AttendingGru,
         projected,
         hidden,
@@ -157,7 +157,7 @@ def _gru_slopes(
     to_gates: Tensor,
     to_before: Tensor,
 ) -> Tensor:
-    """Fill in the slopes of a step's inputs and of its recurrent part; return that of its state.
+    """Fill in the gradients of a step's inputs and recurrent part; return that of its state.
 
     For ``h' = u h + (1 - u) c``, ``c = tanh(x_c + r o)``, with sigmoids r and u of sums x + o.
     """
@@ -188,7 +188,7 @@ def attention_gru(
 
     Plain form: `saccade.zoo.cells.gru.AttentionGru.forward`.
     """
-    return apply_unrounded(_AttentionGru, projected, weights, of_state, bias)
+    return apply_upcast(_AttentionGru, projected, weights, of_state, bias)
 
 
 class _AttentionGru(Function):
@@ -239,13 +239,13 @@ class _AttentionGru(Function):
         )
 
 
-# The unit of a unitary network.
+# The activation function of a unitary network.
 
 
 def scaled_modulus(
     total: Float[Tensor, "batch d_hidden"], bias: Float[Tensor, " n"], epsilon: float
 ) -> Float[Tensor, "batch d_hidden"]:
-    """Half the operations that autograd would take; a step of the network is little else.
+    """The modReLU in half of autograd's operations, which are most of a step of the network.
 
     Plain form: `saccade.zoo.cells.unitary.modrelu`.
 
@@ -266,7 +266,7 @@ class _ModRelu(Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
-        # Everything is computed again from the inputs, so that a second derivative is right too.
+        # Everything is recomputed from the inputs, so that second derivatives are correct, too.
         (grad,), (total, bias) = grad_outputs, ctx.saved_tensors
         pairs, grads = total.unflatten(1, (2, -1)), grad.unflatten(1, (2, -1))
         inverse = _inverse(pairs, ctx.epsilon)

@@ -1,8 +1,8 @@
-"""Attention by softmax, its gradients by hand: the weights, the read, and additive scores.
+"""Softmax attention with hand-written gradients: the weights, the read, and additive scores.
 
-A decoder attends at every step, and what a step costs beside its matrix products is passes over
-tensors of the size of its keys, which wait for memory. Autograd records and takes back every
-operator by itself; here each function is one operation with one gradient.
+A decoder attends at every step. Beside its matrix products, a step costs passes over tensors of the
+size of the keys, which are bound by memory. Autograd records and differentiates every operator by
+itself; here each function is one operation with one gradient.
 """
 
 from typing import Any, NamedTuple
@@ -13,20 +13,20 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from saccade.zoo.fast.forms import apply_unrounded, whole
+from saccade.zoo.fast.forms import apply_upcast, upcast
 
-# exp(2 x 13 + 2 x 30) is just below the largest float32. And a query beyond 30 may be taken for 30:
+# exp(2 x 13 + 2 x 30) is just below the largest float32. A query beyond 30 may be clamped to 30:
 # with any key up to 13 its tanh is 1 to the last digit.
 LARGEST_KEY, LARGEST_QUERY = 13.0, 30.0
 
 
-# The softmax over what may be attended.
+# Masked softmax.
 
 
 def softmax_of_attended(
     scores: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"]
 ) -> Float[Tensor, "*shape"]:
-    """One gradient for all of it: that of a softmax, which is zero by itself where a weight is.
+    """Masked softmax with the gradient of a plain one, which is zero wherever a weight is zero.
 
     Plain form: `saccade.zoo.attention.masks.masked_softmax`.
     """
@@ -57,13 +57,13 @@ def _softmax(scores: Tensor, mask: Tensor) -> Tensor:
 def read_one(
     weights: Float[Tensor, "batch 1 key_pos"], values: Float[Tensor, "batch key_pos d_value"]
 ) -> Float[Tensor, "batch 1 d_value"]:
-    """The gradient of the values is an outer product: a plain multiplication, not a batched one.
+    """Weighted read of one query, whose gradient for the values is a broadcast product.
 
-    Torch's batched matrix product takes three times as long for it.
+    Torch's batched matrix product takes three times as long for this outer product.
 
     Plain form: `saccade.zoo.attention.attend.read`.
     """
-    return apply_unrounded(_Read, weights, values)
+    return apply_upcast(_Read, weights, values)
 
 
 class _Read(Function):
@@ -91,21 +91,21 @@ def additive_scores(
     keys: Float[Tensor, "batch key_pos d_score"],
     v: Float[Tensor, "1 d_score"],
 ) -> Float[Tensor, "batch query_pos key_pos"]:
-    """``v . tanh(q + k)``, passing over the batch x keys x d_score numbers as seldom as it can.
+    """``v . tanh(q + k)``, with few passes over the tensor [batch, key, d_score].
 
-    The sum is squashed in place, and on the way back ``grad * slope`` is one pass, where autograd
-    first writes out the outer product of the gradient and v.
+    The sum is squashed in place, and in the backward pass ``grad * slope`` is one pass, where
+    autograd first writes out the outer product of the gradient and v.
 
-    What is kept is ``s = sigmoid(2 (q + k))``, since ``tanh(x) = 2 sigmoid(2 x) - 1``: torch's
-    sigmoid is much faster than its tanh on some CPUs, and ``2`` and ``- 1`` cost nothing
-    where they are put, on the query, into the sum, and behind the product with v.
+    The saved tensor is ``s = sigmoid(2 (q + k))``, since ``tanh(x) = 2 sigmoid(2 x) - 1``: torch's
+    sigmoid is much faster than its tanh on some CPUs, and ``2`` and ``- 1`` cost nothing where they
+    are applied: to the query, in the sum, and after the product with v.
 
     Plain form: `saccade.zoo.attention.scores.AdditiveScore.forward`.
 
     Args:
-        query: Projected already, as the keys are.
+        query: Already projected, as the keys are.
     """
-    return apply_unrounded(_Scores, query, keys, v)
+    return apply_upcast(_Scores, query, keys, v)
 
 
 class _Scores(Function):
@@ -141,7 +141,7 @@ def squashed_sum(
     """``(1 + tanh(q + k)) / 2``, which is ``1 / (1 + exp(-2 q) exp(-2 k))``.
 
     Args:
-        exponentials: Those of the keys, if `exponentials_of` has made them.
+        exponentials: Those of the keys, from `exponentials_of`, if available.
 
     >>> q, k = torch.randn(2, 1, 7), torch.randn(2, 5, 7)
     >>> for exponentials in (None, exponentials_of(k)):
@@ -157,10 +157,10 @@ def squashed_sum(
 
 
 def exponentials_of(key: Float[Tensor, "..."]) -> Float[Tensor, "..."] | None:
-    """``exp(-2 k)``, made once a sentence: no step needs exponentials of all its keys then.
+    """``exp(-2 k)``, computed once per sentence, so that no step computes it for all keys.
 
-    None where keys are so large that the product with a query's exponential might not be a number,
-    and where no time would be saved. Without a gradient: that of a step goes to the keys.
+    None where keys are so large that the product with a query's exponential might overflow, and
+    where it would save no time. Without a gradient: each step sends its own to the keys.
     """
     if key.device.type != "cpu" or key.dtype not in (torch.float32, torch.float64):
         return None
@@ -175,18 +175,18 @@ def exponentials_of(key: Float[Tensor, "..."]) -> Float[Tensor, "..."] | None:
 
 
 class StepMemory(NamedTuple):
-    """What is attended at every step, prepared once a sentence."""
+    """The memory that every step attends to, prepared once per sentence."""
 
     keys: Float[Tensor, "batch key_pos d_score"]
     """Projected."""
     values: Float[Tensor, "batch key_pos d_value"]
     mask: Bool[Tensor, "batch key_pos"]
     exponentials: Float[Tensor, "batch key_pos d_score"] | None
-    """Of the keys, by `exponentials_of`."""
+    """`exponentials_of` the keys."""
 
 
 class Read(NamedTuple):
-    """What a step reads, and where."""
+    """Context and weights of a step."""
 
     context: Float[Tensor, "batch 1 d_value"]
     weights: Float[Tensor, "batch 1 key_pos"]
@@ -197,9 +197,9 @@ def prepare_steps(
     values: Float[Tensor, "batch key_pos d_value"],
     mask: Bool[Tensor, "batch key_pos"],
 ) -> StepMemory:
-    """What `additive_step` needs of the memory; under autocast with 32 bits, once for all steps."""
+    """What `additive_step` needs of the memory; under autocast in 32 bits, once for all steps."""
     if torch.is_autocast_enabled(keys.device.type):
-        keys, values = whole(keys), whole(values)
+        keys, values = upcast(keys), upcast(values)
     return StepMemory(keys, values, mask, exponentials_of(keys))
 
 
@@ -210,14 +210,14 @@ def additive_step(
     of_query: Float[Tensor, "d_score d_query"],
     v: Float[Tensor, "1 d_score"],
 ) -> Read:
-    """Compare one query with all keys, and read the values by the weights.
+    """Score, softmax and read for one query.
 
     Plain form: `saccade.zoo.attention.attend.Attention.forward`, which scores, selects and reads.
 
     Args:
         of_query: The query's projection, W of the score.
     """
-    return Read(*apply_unrounded(_Step, query, *memory, of_query, v))
+    return Read(*apply_upcast(_Step, query, *memory, of_query, v))
 
 
 class _Step(Function):
@@ -262,7 +262,7 @@ class _Step(Function):
 
 
 class Looked(NamedTuple):
-    """One look at the memory, without gradient."""
+    """One step of attention, without gradient."""
 
     context: Float[Tensor, "batch 1 d_value"]
     weights: Float[Tensor, "batch 1 key_pos"]
@@ -271,21 +271,21 @@ class Looked(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """What a look's gradients are made of."""
+    """The gradients of one `look`."""
 
     scores: Float[Tensor, "batch 1 key_pos"]
-    """Their gradient."""
+    """Gradient of the scores."""
     sums: Float[Tensor, "batch key_pos d_score"]
-    """That of ``q + k``, but for the factor 4 v."""
+    """Gradient of ``q + k``, without the factor 4 v."""
 
 
 def look(
     query: Float[Tensor, "batch d_score"], memory: StepMemory, *, v: Float[Tensor, " d_score"]
 ) -> Looked:
-    """Compare one projected query with all keys, and read; no gradient is recorded."""
+    """Score, softmax and read for one projected query; no gradient is recorded."""
     squashed = squashed_sum(query[:, None], memory.keys, memory.exponentials)
     mask = memory.mask[:, None]
-    # The scores but for a sum over v, which all keys have in common.
+    # The scores up to a sum over v, which all keys share.
     halves = torch.mv(squashed.flatten(0, 1), v).view(mask.shape)
     weights = _softmax(halves.mul_(2), mask)
     return Looked(torch.bmm(weights, memory.values), weights, squashed)
@@ -297,10 +297,10 @@ def look_back(
     weights: Float[Tensor, "batch 1 key_pos"],
     squashed: Float[Tensor, "batch key_pos d_score"],
 ) -> Slopes:
-    """From the gradient of the weights to that of scores and of what was compared.
+    """From the gradient of the weights to those of the scores and of ``q + k``.
 
-    The gradient of v is ``2 scores . squashed``: scores that all change alike change no weight, so
-    that what `look` left out needs no gradient.
+    The gradient of v is ``2 scores . squashed``: adding a constant to all scores changes no weight,
+    so the term that `look` leaves out needs no gradient.
     """
     scores = torch.ops.aten._softmax_backward_data(to_weights, weights, -1, weights.dtype)
     return Slopes(scores, torch.ops.aten.sigmoid_backward(scores.mT, squashed))

@@ -1,6 +1,6 @@
-"""The heads of a Neural Turing Machine: where they are and what they write, gradients by hand.
+"""Addressing and writing of Neural Turing Machine heads, with hand-written gradients.
 
-A step of a machine is many operations on small tensors, and autograd's way back has twice as many.
+A step is many operations on small tensors, and autograd's backward pass has twice as many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from saccade.zoo.fast.forms import apply_unrounded
+from saccade.zoo.fast.forms import apply_upcast
 
 
 def place_heads_at_once(
@@ -28,15 +28,15 @@ def place_heads_at_once(
     shortest: float,
     tiny: float,
 ) -> Float[Tensor, "batch head slot"]:
-    """All stages from what a controller says to the weights of its heads.
+    """All stages from the controller's outputs to the weights of the heads.
 
     Plain form: `saccade.zoo.memories.addressing.place_heads`.
 
     Args:
-        shortest: The least product of two lengths to divide by.
-        tiny: The least weight.
+        shortest: The smallest product of two norms to divide by.
+        tiny: The smallest weight.
     """
-    return apply_unrounded(_Place, key, positive, gate, shift, memory, previous, shortest, tiny)
+    return apply_upcast(_Place, key, positive, gate, shift, memory, previous, shortest, tiny)
 
 
 class _Place(Function):
@@ -89,7 +89,7 @@ class _Place(Function):
         to_scores = _through_softmax(to_content, content)
         to_strength = (to_scores * cosine).sum(-1, keepdim=True)
         to_product = to_scores.mul_(strength).div_(below)
-        # The lengths take part where they were not too short to be divided by.
+        # The norms have a gradient where they were not clamped.
         to_below = (to_product * cosine).neg_().mul_(below > ctx.shortest)
         to_of_key = (to_below * of_slot).sum(-1, keepdim=True)
         to_of_slot = (to_below * of_key).sum(1)[..., None] / of_slot.mT.clamp_min(ctx.tiny)
@@ -112,13 +112,13 @@ def _through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
 
 
 def _rolled(weights: Tensor, reach: int) -> Tensor:
-    """The weights after every move, from ``reach`` slots back to ``reach`` slots on."""
+    """The weights after every shift, from ``-reach`` to ``reach`` slots."""
     moved = [weights.roll(by, dims=2) if by else weights for by in range(-reach, reach + 1)]
     return torch.stack(moved, dim=-1)
 
 
 def _rolled_back(gradient: Tensor, shift: Tensor) -> Tensor:
-    """Of the weights before they were moved: each move the other way."""
+    """The gradient of the weights before the shift: each shift reversed."""
     by_move = (gradient[:, :, None] * shift[..., None]).unbind(2)  # [batch, head, slot] each
     reach = len(by_move) // 2
     total = by_move[reach].clone()
@@ -135,11 +135,11 @@ def write_one_head(
     erase: Float[Tensor, "batch 1 d_slot"],
     add: Float[Tensor, "batch 1 d_slot"],
 ) -> Float[Tensor, "batch slot d_slot"]:
-    """One head, the usual case: ``M + w (a - e M)``, and half of autograd's passes over memory.
+    """Write with one head, ``M + w (a - e M)``, in half of autograd's passes over memory.
 
     Plain form: `saccade.zoo.memories.addressing.write_slots`.
     """
-    return apply_unrounded(_WriteOne, memory, weights, erase, add)
+    return apply_upcast(_WriteOne, memory, weights, erase, add)
 
 
 class _WriteOne(Function):

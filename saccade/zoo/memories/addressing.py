@@ -1,9 +1,9 @@
-"""Where a head of a Neural Turing Machine reads and writes: by content, then moved along the tape.
+"""Addressing of Neural Turing Machines and the DNC: by content, by shift, by usage, by links.
 
 Graves et al., 2014 (https://arxiv.org/abs/1410.5401), section 3.3, figure 2: the weights of a head
 go through four stages, and each is a function here::
 
-    content -> interpolate with those of the step before -> shift -> sharpen
+    content -> interpolate with those of the previous step -> shift -> sharpen
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch.nn import functional
 from saccade.zoo.fast.forms import is_fast
 from saccade.zoo.fast.tape_heads import place_heads_at_once, write_one_head
 
-# The least product of two lengths to divide by: a slot that was never written has length 0, and
-# the slope of x/|x| is infinite there. One silent slot is enough to blow up a gradient.
+# The smallest product of two norms to divide by: a slot that was never written has norm 0, and the
+# derivative of x/|x| is infinite there. One empty slot is enough for an exploding gradient.
 SHORTEST = 1e-2
-# The least weight, so that its logarithm exists.
+# The smallest weight, so that its logarithm exists.
 TINY = 1e-16
 
 
@@ -56,10 +56,10 @@ def content_weights(
 def shift_weights(
     weights: Float[Tensor, "batch head slot"], shift: Float[Tensor, "batch head move"]
 ) -> Float[Tensor, "batch head slot"]:
-    """Move weights along the tape, whose ends meet: the circular convolution of equation 8.
+    """Shift weights along the tape by a circular convolution: equation 8.
 
     Args:
-        shift: How likely each move is: of three, one slot back, none, one slot on.
+        shift: Probability of each shift; of three: -1, 0, +1 slot.
 
     >>> on = torch.tensor([[[0.0, 0.0, 1.0]]])
     >>> shift_weights(torch.tensor([[[0.1, 0.2, 0.7]]]), on)
@@ -75,8 +75,8 @@ def sharpen_weights(
 ) -> Float[Tensor, "batch head slot"]:
     """``w_i^s / sum_j w_j^s``: equation 9.
 
-    Computed as a softmax of logarithms: a flat row of 128 slots to the power of 20 is below the
-    least number that float32 has, and 0 / 0 is where plain implementations break down.
+    Computed as a softmax of logarithms: a uniform row of 128 slots to the power of 20 is below the
+    smallest float32, and plain implementations fail with 0 / 0.
 
     >>> sharpen_weights(torch.tensor([[[0.2, 0.8]]]), torch.tensor([[2.0]]))
     tensor([[[0.0588, 0.9412]]])
@@ -95,17 +95,17 @@ def locate(
     """From content weights to those that are used: equations 7 to 9.
 
     Args:
-        gate: 1 takes the content weights, 0 those of the step before.
+        gate: 1 takes the content weights, 0 those of the previous step.
     """
     mixed = torch.lerp(previous, content, gate[:, :, None])
     return sharpen_weights(shift_weights(mixed, shift), sharpness)
 
 
-# The weights of a head of a Neural Turing Machine, from what its controller says.
+# The weights of a Neural Turing Machine's heads, from the controller's outputs.
 
 
 class HeadNumbers(NamedTuple):
-    """What a controller says to its heads, as it comes out of a linear map."""
+    """The controller's outputs for its heads, from a linear map."""
 
     key: Float[Tensor, "batch head d_slot"]
     positive: Float[Tensor, "batch head 2"]
@@ -120,12 +120,14 @@ def cut(emitted: Float[Tensor, "batch head d_head"], d_slot: int) -> HeadNumbers
     return HeadNumbers(*emitted.split((d_slot, 2, 1, moves), dim=2))
 
 
-def move_on(emitted: Float[Tensor, "head d_head"], d_slot: int, *, n_reads: int = 0) -> None:
-    """Bend numbers of heads, in place, so that heads which write go on by one slot and stay sharp.
+def init_moving_heads(
+    emitted: Float[Tensor, "head d_head"], d_slot: int, *, n_reads: int = 0
+) -> None:
+    """Initialise biases of heads, in place: write heads move by one slot per step and stay sharp.
 
-    For what an untrained controller says: of the moves, going on is seven times as likely as any
-    other, and a head that writes keeps 95 % of the weights before. The first ``n_reads`` heads
-    read: they begin undecided between those weights and what their keys ask for.
+    In an untrained controller a shift by +1 is then seven times as likely as any other, and a write
+    head keeps 95 % of the previous weights. The first ``n_reads`` heads read: they start with equal
+    weight on the previous weights and the content weights.
     """
     said = cut(emitted[None], d_slot)
     said.shift[..., said.shift.shape[2] // 2 + 1] += 2
@@ -138,7 +140,7 @@ def place_heads(
     memory: Float[Tensor, "batch slot d_slot"],
     previous: Float[Tensor, "batch head slot"],
 ) -> Float[Tensor, "batch head slot"]:
-    """Squash what the controller says into range, and go through all stages of `addressing`.
+    """Squash the controller's outputs into range, then apply all stages of addressing.
 
     ``key`` is a tanh, the strength a softplus, the sharpness one more than a softplus, the gate a
     sigmoid and the shift a softmax.
@@ -167,10 +169,10 @@ def write_slots(
     erase: Float[Tensor, "batch head d_slot"],
     add: Float[Tensor, "batch head d_slot"],
 ) -> Float[Tensor, "batch slot d_slot"]:
-    """``M_i <- M_i prod_h (1 - w_hi e_h) + sum_h w_hi a_h``: a new memory, the old one stays.
+    """``M_i <- M_i prod_h (1 - w_hi e_h) + sum_h w_hi a_h``: returns a new memory.
 
-    Graves et al., 2014 (https://arxiv.org/abs/1410.5401), equations 3 and 4; with several heads all
-    erase before any adds, so that their order does not matter.
+    Graves et al., 2014 (https://arxiv.org/abs/1410.5401), equations 3 and 4; with several heads,
+    all erase before any adds, so their order does not matter.
 
     >>> memory, here = torch.ones(1, 2, 1), torch.tensor([[[1.0, 0.0]]])
     >>> write_slots(memory, here, erase=torch.ones(1, 1, 1), add=torch.full((1, 1, 1), 5.0))
@@ -185,8 +187,8 @@ def write_slots(
 
 # Which slots are in use, and which are free to be written: the DNC's dynamic allocation.
 
-# The least usage. Slots that are exactly free would all be alike, and the product of usages would
-# send no gradient; the value of DeepMind's own code.
+# The smallest usage. Slots with usage exactly 0 would tie, and the product of usages would have no
+# gradient; the value is from DeepMind's code.
 LEAST = 1e-6
 
 
@@ -203,26 +205,27 @@ def next_usage(
     ``w`` and ``r`` are the weights of the step before.
 
     Args:
-        free: How far each read head lets go of what it has just read.
+        free: The free gate of each read head.
     """
-    # The paper's own code sends no gradient through what was written: usage is for bookkeeping.
+    # As in the authors' code, no gradient goes through the write weights.
     written = write_weights.detach()
     kept = (1 - free[:, :, None] * read_weights).prod(1)  # [batch, slot]
     return (usage + written - usage * written) * kept
 
 
 def allocation_weights(usage: Float[Tensor, "batch slot"]) -> Float[Tensor, "batch slot"]:
-    """Weights that fall on the least used slot, and on the next as far as that one is in use.
+    """Weights on the least used slot, and on the next ones as far as that slot is in use.
 
-    The same place, equation 1: with ``p`` the slots from the least used on,
-    ``a[p_j] = (1 - u[p_j]) prod_(i<j) u[p_i]``. They sum to at most 1: less where all is in use.
+    The same section, equation 1: with ``p`` the slots in order of usage, least used first, ``a[p_j]
+    = (1 - u[p_j]) prod_(i<j) u[p_i]``. They sum to at most 1, and to less where all slots are in
+    use.
 
     >>> allocation_weights(torch.tensor([[1.0, 0.5, 0.0]]))
     tensor([[0.0000e+00, 5.0000e-07, 1.0000e+00]])
     """
     usage = LEAST + (1 - LEAST) * usage
     ascending = usage.sort(dim=-1, stable=True)
-    before = ascending.values.cumprod(-1).roll(1, dims=-1)  # the product of all that are less used
+    before = ascending.values.cumprod(-1).roll(1, dims=-1)  # the product over all less used slots
     first = torch.arange(usage.shape[1], device=usage.device) == 0
     in_order = (1 - ascending.values) * before.masked_fill(first, 1.0)
     return torch.zeros_like(usage).scatter(1, ascending.indices, in_order)
@@ -232,29 +235,29 @@ def allocation_weights(usage: Float[Tensor, "batch slot"]) -> Float[Tensor, "bat
 
 
 class Links(NamedTuple):
-    """What is known of the order of writing."""
+    """The order in which slots were written."""
 
     matrix: Float[Tensor, "batch slot slot"]
-    """``matrix[i, j]``: how far slot i was the next to be written after slot j."""
+    """``matrix[i, j]``: degree to which slot i was written right after slot j."""
     precedence: Float[Tensor, "batch slot"]
-    """How far each slot was the last to be written."""
+    """Degree to which each slot was the last to be written."""
 
 
 class Followed(NamedTuple):
-    """Weights one step on and one step back in the order of writing."""
+    """Weights one step forward and one step backward in the order of writing."""
 
     forward: Float[Tensor, "batch head slot"]
     backward: Float[Tensor, "batch head slot"]
 
 
 def no_links(like: Float[Tensor, "batch slot d_slot"]) -> Links:
-    """Nothing was written yet."""
+    """The initial links: nothing was written yet."""
     batch, slots, _ = like.shape
     return Links(like.new_zeros(batch, slots, slots), like.new_zeros(batch, slots))
 
 
 def next_links(links: Links, write_weights: Float[Tensor, "batch slot"]) -> Links:
-    """Take in one more write.
+    """Update the links with one more write.
 
     Graves et al., 2016 (https://doi.org/10.1038/nature20101), Methods, "temporal memory linkage":
     ``L[i,j] <- (1 - w_i - w_j) L[i,j] + w_i p_j`` off the diagonal, and then
@@ -276,5 +279,5 @@ def next_links(links: Links, write_weights: Float[Tensor, "batch slot"]) -> Link
 
 
 def follow(links: Links, weights: Float[Tensor, "batch head slot"]) -> Followed:
-    """Where heads that read here would go to: ``f = L r`` and ``b = L^T r``."""
+    """The slots written after and before those read: ``f = L r`` and ``b = L^T r``."""
     return Followed(forward=weights @ links.matrix.mT, backward=weights @ links.matrix)

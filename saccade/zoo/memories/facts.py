@@ -1,4 +1,4 @@
-"""Sentences as facts to attend to: bags of words that keep some order, and the age of each fact."""
+"""Sentences as facts to attend to: position-weighted bags of words, and the age of each fact."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PAD = 0
-"""Fills up sentences; its vector is zero in every embedding."""
+"""Padding; its vector is zero in every embedding."""
 SPREAD = 0.1
-"""Of first weights: Sukhbaatar et al., section 4.2."""
+"""Standard deviation of the initial weights: Sukhbaatar et al., section 4.2."""
 
 
 def position_weights(n_words: int, d_embed: int) -> Float[Tensor, "word d_embed"]:
-    """How much each word counts in each dimension, so that a sum over words knows their order.
+    """The weight of each word in each dimension, so that a sum over words depends on their order.
 
     Sukhbaatar et al., 2015 (https://arxiv.org/abs/1503.08895), section 4.1, "position encoding":
     ``l_kj = (1 - j/J) - (k/d)(1 - 2j/J)`` for word j of J and dimension k of d. Ours is twice that
@@ -32,9 +32,9 @@ def position_weights(n_words: int, d_embed: int) -> Float[Tensor, "word d_embed"
 def fact_ages(mask: Bool[Tensor, "batch fact"], *, noise: float = 0.0) -> Int[Tensor, "batch fact"]:
     """How many facts came after each one: the latest has age 0.
 
-    Sukhbaatar et al., 2015, section 4.1, "temporal encoding", and "random noise": in training, as
-    if facts without words had come in between. They add a tenth as many; here each fact has one
-    after it with the probability ``noise``.
+    Sukhbaatar et al., 2015, section 4.1, "temporal encoding", and "random noise": in training,
+    empty facts are inserted. They add 10 %; here each fact is followed by one with probability
+    ``noise``.
 
     >>> fact_ages(torch.tensor([[True, True, True], [True, False, False]]))
     tensor([[2, 1, 0], [0, 0, 0]])
@@ -53,9 +53,9 @@ class SentenceBags(nn.Module):
     ``sum_j x_j + c_k sum_j c_j x_j`` with c the centred positions.
 
     Args:
-        n_tables: How many embeddings.
-        is_ordered: Weigh words by `position_weights`; a plain bag of words without.
-        spread: Standard deviation of the first vectors.
+        n_tables: Number of embeddings.
+        is_ordered: Weight words by `position_weights`; otherwise a plain bag of words.
+        spread: Standard deviation of the initial embeddings.
 
     >>> bags = SentenceBags(n_words=7, n_tables=2, d_embed=5)
     >>> bags(torch.tensor([[3, 4, 0], [0, 0, 0]])).shape
@@ -76,18 +76,18 @@ class SentenceBags(nn.Module):
         super().__init__()
         self.n_tables, self.d_embed = n_tables, d_embed
         self.is_ordered = is_ordered
-        # PAD has no row: it must stay zero whatever is learnt.
+        # PAD has no row: it must stay zero in training.
         self.words = nn.Parameter(spread * torch.randn(n_words - 1, n_tables * d_embed))
         self.register_buffer("_dims", _centred(d_embed), persistent=False)
 
     def table(self) -> Float[Tensor, "d_vocab d_tables"]:
-        """The vectors of all words, in all embeddings side by side."""
+        """The embeddings of all words, concatenated over tables."""
         return functional.pad(self.words, (0, 0, 1, 0))
 
     def forward(
         self, sentences: Int[Tensor, "sentence word"]
     ) -> Float[Tensor, "sentence table d_embed"]:
-        """Encode sentences that are filled up with PAD."""
+        """Encode sentences padded with PAD."""
         real, n = sentences != PAD, len(sentences)
         parts = [real.to(self.words.dtype)]
         if self.is_ordered:
@@ -103,10 +103,10 @@ class SentenceBags(nn.Module):
         return torch.addcmul(sums[0], sums[1], self._dims) if self.is_ordered else sums[0]
 
 
-def fill_in(
+def scatter_facts(
     encoded: Float[Tensor, "n_real ..."], mask: Bool[Tensor, "batch fact"]
 ) -> Float[Tensor, "batch fact ..."]:
-    """Put what was computed for real facts only where they belong; zeros elsewhere."""
+    """Scatter values of the real facts back to their positions; zeros elsewhere."""
     padded = encoded.new_zeros(*mask.shape, *encoded.shape[1:])
     return padded.index_put((mask,), encoded)
 

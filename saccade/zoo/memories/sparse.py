@@ -1,10 +1,10 @@
-"""A large memory of which a step touches few slots, and pays for no more.
+"""A large memory with sparse access: the cost of a step depends on the few slots it uses.
 
 Rae et al., 2016, Scaling Memory-Augmented Neural Networks with Sparse Reads and Writes
 (https://arxiv.org/abs/1610.09027), section 3. A dense memory is copied at every step that writes
-it, because the gradient needs what it held before. Here every row that is written is kept in a log
-instead, and a table says which row of the log a slot holds now: the gradient goes through the rows
-that were read, and through nothing else.
+it, because the gradient needs its previous content. Here every written row is kept in a log
+instead, and a table maps each slot to its row of the log: the gradient goes only through the rows
+that were read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTICED = 0.005
 
 @dataclass
 class SparseMemory:
-    """Slots that are all empty at first. It belongs to one walk, and is changed in place.
+    """Slots that are all empty at first. Belongs to one forward pass and is changed in place.
 
     >>> memory = SparseMemory.empty(1, n_slots=5, d_slot=2, like=torch.zeros(()))
     >>> memory.write(torch.tensor([[3]]), torch.tensor([[[0.0, 2.0]]]))
@@ -34,19 +34,19 @@ class SparseMemory:
     """
 
     directions: Float[Tensor, "batch slot d_slot"]
-    """What each slot holds, at length 1 and without gradient: to be searched."""
+    """The content of each slot, normalised and without gradient, for search."""
     row_of: Int[Tensor, "batch slot"]
-    """Where in the log each slot's content is."""
+    """The row of the log that holds each slot's content."""
     last_used: Int[Tensor, "batch slot"]
-    """When each slot was last read or written; before that, the order in which they are taken."""
+    """Time of each slot's last read or write; initially the order of allocation."""
     log: list[Float[Tensor, "batch row d_slot"]] = field(default_factory=list)
-    """All rows that were ever written, step by step; the first is the empty one."""
+    """All rows written so far, step by step; the first is the empty row."""
 
     @classmethod
     def empty(
         cls, n: int, *, n_slots: int, d_slot: int, like: Float[Tensor, "..."]
     ) -> SparseMemory:
-        """For ``n`` sequences, where ``like`` is and in its number type."""
+        """An empty memory for ``n`` sequences, with the device and dtype of ``like``."""
         order = torch.arange(n_slots, device=like.device).expand(n, -1)
         return cls(
             directions=like.new_zeros(n, n_slots, d_slot),
@@ -59,15 +59,16 @@ class SparseMemory:
     def nearest(
         self, keys: Float[Tensor, "batch head d_slot"], n: int
     ) -> Int[Tensor, "batch head n"]:
-        """The ``n`` slots whose content points most in the direction of each key.
+        """The ``n`` slots with the largest cosine similarity to each key.
 
-        Where we differ: the paper asks an index of approximate neighbours, whose cost grows with
-        the logarithm of the memory; here it is one product with all of it, without gradient.
+        Where we differ: the paper uses an approximate nearest-neighbour index, whose cost is
+        logarithmic in the memory size; here it is one product with the whole memory, without
+        gradient.
         """
         return (keys @ self.directions.mT).topk(n, dim=2).indices
 
     def rows(self, slots: Int[Tensor, "batch some"]) -> Float[Tensor, "batch some d_slot"]:
-        """What these slots hold, with its gradient."""
+        """The content of these slots, with gradient."""
         written = torch.cat(self.log, dim=1)  # [batch, row, d_slot]
         at = self.row_of.gather(1, slots)
         return written.gather(1, at[:, :, None].expand(-1, -1, written.shape[2]))
@@ -75,7 +76,7 @@ class SparseMemory:
     def write(
         self, slots: Int[Tensor, "batch some"], contents: Float[Tensor, "batch some d_slot"]
     ) -> None:
-        """Put new contents into slots; a slot that is named twice must get the same twice."""
+        """Write new contents to slots; a slot that occurs twice must get the same content twice."""
         first = sum(rows.shape[1] for rows in self.log)
         self.log.append(contents)
         at = torch.arange(first, first + slots.shape[1], device=slots.device)
@@ -84,14 +85,14 @@ class SparseMemory:
         self.directions.scatter_(1, slots[:, :, None].expand_as(direction), direction)
 
     def least_used(self) -> Int[Tensor, "batch 1"]:
-        """The slot of each sequence that was not read or written for longest."""
+        """The least recently used slot of each sequence."""
         return self.last_used.argmin(1, keepdim=True)
 
     def touch(
         self, slots: Int[Tensor, "batch some"], weights: Float[Tensor, "batch some"], *, now: int
     ) -> None:
-        """Slots with more than a trace of weight are in use now."""
+        """Mark slots with more than a small weight as used now."""
         before = self.last_used.gather(1, slots)
         used = torch.where(weights > NOTICED, now, before)
-        # The largest: a slot may be named twice, with much weight and with little.
+        # The maximum: a slot may occur twice, with a large weight and a small one.
         self.last_used.scatter_reduce_(1, slots, used, "amax")

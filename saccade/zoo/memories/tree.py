@@ -1,7 +1,7 @@
-"""A memory that is a binary tree: what is sought is found in as many turns as the tree is high.
+"""A memory that is a binary tree: search takes as many steps as the tree has levels.
 
 Andrychowicz and Kurach, 2016 (https://arxiv.org/abs/1602.03218), section 3. Leaves are the memory's
-cells; a node above them is made of its two children by a function that is learnt, ``join``.
+cells; an inner node is computed from its two children by a learnt function, ``join``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Tree(NamedTuple):
 
     @property
     def height(self) -> int:
-        """How many turns lead from the root to a leaf."""
+        """Number of steps from the root to a leaf."""
         return len(self.levels) - 1
 
 
 def n_leaves(n: int) -> int:
-    """The least power of two that has room for ``n`` cells.
+    """The smallest power of two that is at least ``n``.
 
     >>> [n_leaves(n) for n in (1, 2, 5, 8)]
     [1, 2, 8, 8]
@@ -49,7 +49,7 @@ def n_leaves(n: int) -> int:
 
 
 def grow(leaves: Float[Tensor, "batch leaf d_node"], join: Join) -> Tree:
-    """Join neighbours, and what comes of them, up to the root.
+    """Join neighbours level by level, up to the root.
 
     >>> tree = grow(torch.tensor([[[3.0], [1.0], [2.0], [5.0]]]), torch.minimum)
     >>> [level.flatten().tolist() for level in tree.levels]
@@ -65,10 +65,10 @@ def grow(leaves: Float[Tensor, "batch leaf d_node"], join: Join) -> Tree:
 
 
 def leaf_weights(tree: Tree, turn: Turn) -> Float[Tensor, "batch leaf"]:
-    """How likely each leaf is to be reached: the product of the turns that lead to it.
+    """The probability of reaching each leaf: the product of the turns on its path.
 
-    The paper's appendix A, "using soft attention". It asks every node, so it costs as much as a
-    plain attention; but it has an exact gradient.
+    The paper's appendix A, "using soft attention". It evaluates every node, so it costs as much as
+    plain attention, but has an exact gradient.
 
     >>> tree = grow(torch.zeros(1, 4, 1), torch.minimum)
     >>> leaf_weights(tree, lambda nodes: nodes[..., 0])
@@ -86,7 +86,7 @@ def leaf_weights(tree: Tree, turn: Turn) -> Float[Tensor, "batch leaf"]:
 
 
 def find_leaf(tree: Tree, turn: Turn) -> Int[Tensor, " batch"]:
-    """The leaf at the end of the likelier turns: asks only the nodes on the way, one a level.
+    """The leaf on the path of the most likely turns: evaluates one node per level.
 
     >>> tree = grow(torch.tensor([[[3.0], [1.0], [2.0], [5.0]]]), torch.minimum)
     >>> find_leaf(tree, lambda nodes: 4 - nodes[..., 0])  # at 1 and above, right; never left
@@ -102,7 +102,7 @@ def find_leaf(tree: Tree, turn: Turn) -> Int[Tensor, " batch"]:
 def rewrite(
     tree: Tree, at: Int[Tensor, " batch"], cell: Float[Tensor, "batch d_node"], *, join: Join
 ) -> Tree:
-    """Put a new value into one leaf of each tree, and join again along its way to the root."""
+    """Write a new value to one leaf of each tree, and join again along its path to the root."""
     levels = []
     for old in tree.levels:
         index = at[:, None, None].expand(-1, 1, old.shape[2])
@@ -121,7 +121,7 @@ def take(
     return level[torch.arange(len(level), device=level.device), at]
 
 
-def with_room(cells: Float[Tensor, "batch cell d"]) -> Float[Tensor, "batch leaf d"]:
-    """Zeros after the cells, so that a full tree can stand on them."""
+def pad_leaves(cells: Float[Tensor, "batch cell d"]) -> Float[Tensor, "batch leaf d"]:
+    """The cells padded with zeros to a power of two."""
     count = cells.shape[1]
     return functional.pad(cells, (0, 0, 0, n_leaves(count) - count))

@@ -1,6 +1,6 @@
 """Metrics of sequences: edits, exact matches, perplexity, brackets, where attention lies.
 
-And BLEU by the length of sentences, which made attention famous.
+And BLEU by sentence length.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from saccade.errors import UsageError
 from saccade.zoo.metrics.translation_metrics import References, bleu, by_sentence, check_counts
 
-# How many symbols must be changed: the error rate of what was heard or read.
+# Edit distance: word, character and digit error rates.
 
 
 class EditRate(NamedTuple):
-    """Edits for each symbol of the references: less is better, and it may exceed 1."""
+    """Edits per symbol of the references: lower is better; it may exceed 1."""
 
     rate: float
     n_edits: int
@@ -33,11 +33,11 @@ class EditRate(NamedTuple):
 def edit_rate(
     hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]
 ) -> EditRate:
-    """The share of symbols that were left out, put in or taken for another one.
+    """Deletions, insertions and substitutions per symbol of the references.
 
     With words as symbols it is the word error rate, with characters the character error rate, with
-    digits the digit error rate. Edits of all answers over symbols of all references: short answers
-    do not count more than long ones.
+    digits the digit error rate. It is the sum of all edits over the sum of all reference symbols,
+    so short answers do not count more than long ones.
 
     >>> edit_rate(["314", "27"], ["3144", "17"]).rate
     0.3333333333333333
@@ -49,11 +49,11 @@ def edit_rate(
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
-    """The fewest insertions, deletions and replacements that make one of the other.
+    """The fewest insertions, deletions and substitutions that turn one into the other.
 
-    Levenshtein, 1966; rapidfuzz computes it on 64 symbols at once (Hyyrö, 2003, "A bit-vector
-    algorithm for computing Levenshtein and Damerau edit distances"). The symbols are of one type:
-    it takes ``"a"`` and 97, its code, for the same.
+    Levenshtein, 1966; rapidfuzz computes it for 64 symbols at once (Hyyrö, 2003, "A bit-vector
+    algorithm for computing Levenshtein and Damerau edit distances"). All symbols must have one
+    type: it treats ``"a"`` and its code 97 as equal.
 
     >>> edit_distance("kitten", "sitting")
     3
@@ -61,11 +61,11 @@ def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     return Levenshtein.distance(first, second)
 
 
-# Right or wrong: whole answers, their characters, and single predictions.
+# Accuracy of whole answers, of characters, and of single predictions.
 
 
 class Accuracy(NamedTuple):
-    """From 0 to 1, and what it was made of."""
+    """From 0 to 1, with its counts."""
 
     rate: float
     n_right: int
@@ -73,7 +73,7 @@ class Accuracy(NamedTuple):
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Accuracy:
-    """Which share of the answers is exactly the reference.
+    """The share of answers that equal the reference exactly.
 
     >>> exact_match(["12184", "25"], ["12184", "25011"]).rate
     0.5
@@ -85,9 +85,9 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Accurac
 
 
 def character_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Accuracy:
-    """Which share of the references' characters stands at the same place of the answer.
+    """The share of reference characters that are at the same position in the answer.
 
-    For answers that a model wrote on its own; what goes beyond the reference does not count.
+    For answers that a model generated; characters beyond the reference do not count.
 
     >>> character_accuracy(["12184", "25"], ["12194", "25011"]).rate
     0.6
@@ -105,23 +105,23 @@ def token_accuracy(
     targets: Int[Tensor, "batch pos"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Accuracy:
-    """Which share of predictions is right, each made from the true beginning (teacher forcing).
+    """The share of correct predictions under teacher forcing.
 
-    What Learning to Execute reports. It says less than it seems to: a model is never led astray by
-    its own mistakes. Stand `exact_match` beside it.
+    What Learning to Execute reports. It overstates quality, since a model never continues from its
+    own mistakes. Report `exact_match`, too.
     """
     n_right, n = int(((predicted == targets) & mask).sum()), int(mask.sum())
     return Accuracy(n_right / n if n else 0.0, n_right, n)
 
 
-# How surprised a language model is, in three units.
+# Perplexity of a language model, with nats and bits.
 
 
 class Perplexity(NamedTuple):
-    """Of one token (a word, a character), on average."""
+    """Per token (word or character), on average."""
 
     perplexity: float
-    """Between how many equally likely tokens the model is as undecided."""
+    """exp(nats)."""
     nats: float
     bits: float
     n_tokens: int
@@ -136,7 +136,7 @@ def perplexity(nll: float, n_tokens: int) -> Perplexity:
     if n_tokens < 1:
         raise UsageError("there is no token to score", hint="give some text")
     nats = nll / n_tokens
-    # Beyond this a float cannot hold it; the model has learnt nothing anyway.
+    # Beyond this a float overflows.
     value = math.exp(nats) if nats < 700 else math.inf
     return Perplexity(value, nats, nats / math.log(2), n_tokens)
 
@@ -153,24 +153,24 @@ class Bracket(NamedTuple):
 
 
 class BracketScore(NamedTuple):
-    """Of 100, over all sentences together."""
+    """From 0 to 100, over all sentences together."""
 
     f1: float
     precision: float
     recall: float
     complete: float
-    """Sentences whose brackets are all right, and no other."""
+    """Sentences with exactly the gold brackets."""
     n_sentences: int
 
 
 def score_brackets(
     gold: Sequence[Iterable[Bracket]], predicted: Sequence[Iterable[Bracket]]
 ) -> BracketScore:
-    """How many brackets of the predicted trees are in the gold trees, and the other way round.
+    """Labelled precision, recall and F1 of the brackets of predicted trees.
 
     Black et al., 1991; counted as EVALB with Collins's parameters does: brackets as a multiset,
-    summed over the corpus before anything is divided, ADVP and PRT the same label. Whoever makes
-    the brackets leaves out tags, the root and punctuation.
+    summed over the corpus before division, ADVP and PRT as one label. The caller leaves out tags,
+    the root and punctuation.
 
     >>> gold = [[Bracket("S", 0, 3), Bracket("NP", 0, 1), Bracket("VP", 1, 3)]]
     >>> guess = [[Bracket("S", 0, 3), Bracket("NP", 0, 2)]]
@@ -203,20 +203,20 @@ def _share(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
-# Whether attention lies where it should, when it is known where that is.
+# Attention on the right location, where that location is known.
 #
 # The idea is the pointing game of Zhang et al., 2016 (https://arxiv.org/abs/1608.00507, section
-# 4.2): a hit is a map whose maximum lies on the thing that was named. Where we differ: we ask for
-# more than half of the weight, since a maximum alone may have a hundredth of it.
+# 4.2): a hit is a map whose maximum is on the named object. Where we differ: we require more than
+# half of the weight, since a maximum may have only 1 % of it.
 
 HALF = 0.5
-"""More weight than this on the right place is a hit."""
+"""More weight than this on the right location is a hit."""
 
 
 def weight_in_windows(
     weights: Float[Tensor, "look row column"], windows: Float[Tensor, "look 4"]
 ) -> Float[Tensor, " look"]:
-    """How much of each map's weight lies in its window: on cells whose centre is inside.
+    """The share of each map's weight in its window: on cells whose centre is inside.
 
     Args:
         windows: ``x, y, half_width, half_height`` between the image's edges -1 and 1.
@@ -234,7 +234,7 @@ def weight_in_windows(
 def weight_in_spans(
     weights: Float[Tensor, "look place"], spans: Int[Tensor, "look 2"]
 ) -> Float[Tensor, " look"]:
-    """How much of each row's weight lies in its span, from its first place to before its end.
+    """The share of each row's weight in its span, from its start to before its end.
 
     >>> weight_in_spans(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([[1, 3]]))
     tensor([0.7500])
@@ -280,13 +280,13 @@ def bleu_by_length(
     sentences up to a length is drawn; here each bucket has its own sentences only.
 
     Args:
-        lengths: how long each source sentence is.
+        lengths: length of each source sentence.
         edges: the longest length of each bucket; one more bucket takes all that is longer.
     """
     lists = by_sentence(hypotheses, references)
     check_counts(lists, lengths, "lengths", "references")
     if list(edges) != sorted(set(edges)):
-        raise UsageError(f"the edges {list(edges)} do not grow", hint="give them in rising order")
+        raise UsageError(f"the edges {list(edges)} do not increase", hint="sort them")
     buckets = []
     for low, high in zip((0, *edges), (*edges, max(lengths)), strict=True):
         rows = [row for row, length in enumerate(lengths) if low < length <= high]

@@ -1,4 +1,4 @@
-"""Whether a metric agrees with people: Spearman's and Pearson's correlation, by SciPy."""
+"""ROUGE, CIDEr, embedding similarity, and the correlation of a metric with human scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rouge(NamedTuple):
 
 
 def rouge(hypotheses: Sequence[str], references: References) -> Rouge:
-    """How much of the references is in the answers.
+    """N-gram and subsequence overlap of answers with their references.
 
     Lin, 2004 (https://aclanthology.org/W04-1013), with the F1 of both directions; of several
     references the one with the best F1 counts. Words are lower-cased, without punctuation and not
@@ -94,7 +94,7 @@ def _mean(column: list[Overlap]) -> Overlap:
     return Overlap(*(sum(values) / len(column) for values in zip(*column, strict=True)))
 
 
-# CIDEr and CIDEr-D: n-grams weighted by how much they tell.
+# CIDEr and CIDEr-D: n-grams weighted by tf-idf.
 
 ORDERS = 4
 # Section 5 of the paper, for CIDEr-D: the width of the penalty on a difference in length.
@@ -116,9 +116,9 @@ def cider(hypotheses: Sequence[str], references: References, *, variant: str = "
 
     Vedantam, Zitnick and Parikh, 2015 (https://arxiv.org/abs/1411.5726), equations 1 to 3, and 4
     for CIDEr-D, the variant of all published tables: counts clipped to the reference's, a Gaussian
-    penalty on the difference in length, times 10. How rare an n-gram is, is learnt from the
-    references given, one "document" a sentence, so a score depends on the whole set, and one
-    sentence alone scores 0. Words are lower-cased, without punctuation and not stemmed.
+    penalty on the difference in length, times 10. Document frequencies come from the given
+    references, one "document" per sentence, so a score depends on the whole set, and a single
+    sentence scores 0. Words are lower-cased, without punctuation and not stemmed.
     """
     if variant not in VARIANTS:
         raise UsageError(f"no variant {variant!r} of CIDEr", hint=" or ".join(VARIANTS))
@@ -185,18 +185,18 @@ def _over(
     return dot / norm if norm else 0.0
 
 
-# Likeness of meaning by word vectors: greedy matching, averages, extrema.
+# Similarity of meaning by word vectors: greedy matching, averages, extrema.
 
 
 class EmbeddingSimilarity(NamedTuple):
     """Cosines, from -1 to 1."""
 
     greedy: float
-    """Each word with the likest of the other sentence, both ways."""
+    """Each word with the most similar word of the other sentence, in both directions."""
     average: float
     """The mean vectors of both sentences."""
     extrema: float
-    """The vectors that hold, for each dimension, the most extreme value of any word."""
+    """For each dimension, the most extreme value over all words."""
 
 
 def embedding_similarity(
@@ -205,8 +205,8 @@ def embedding_similarity(
     """Compare two sentences given as the vectors of their words.
 
     Liu et al., 2016, "How NOT to evaluate your dialogue system", section 3.2
-    (https://arxiv.org/abs/1603.08023). They found hardly any correlation with human judgement: see
-    `correlation` before believing these.
+    (https://arxiv.org/abs/1603.08023). They found hardly any correlation with human judgement:
+    check with `correlation` first.
     """
     cosines = normalize(hypothesis, dim=-1) @ normalize(reference, dim=-1).T  # [word, other_word]
     greedy = (cosines.amax(0).mean() + cosines.amax(1).mean()) / 2
@@ -244,7 +244,7 @@ def _extrema(words: Float[Tensor, "word d_model"]) -> Float[Tensor, " d_model"]:
 
 
 class Correlation(NamedTuple):
-    """From -1 to 1, each with how likely it (or a larger one) would be by chance."""
+    """From -1 to 1, each with its p-value."""
 
     spearman: float
     spearman_p: float
@@ -253,7 +253,7 @@ class Correlation(NamedTuple):
 
 
 def correlation(metric: Sequence[float], human: Sequence[float]) -> Correlation:
-    """Compare what a metric gives each answer with what people gave it.
+    """Correlation of a metric's scores with human scores of the same answers.
 
     >>> correlation([1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]).spearman
     1.0
@@ -264,7 +264,7 @@ def correlation(metric: Sequence[float], human: Sequence[float]) -> Correlation:
     check_counts(human, metric, "scores of the metric", "scores of people")
     if len(metric) < 3:
         raise UsageError(
-            f"{len(metric)} answers say nothing about a correlation", hint="give at least 3"
+            f"{len(metric)} answers are too few for a correlation", hint="give at least 3"
         )
     for name, scores in (("metric", metric), ("people", human)):
         if len(set(scores)) == 1:

@@ -1,4 +1,4 @@
-"""LEPOR: length penalty, precision, position difference penalty and recall."""
+"""Metrics of translations: BLEU, chrF, TER, METEOR and LEPOR."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sacrebleu.metrics.ter import TER
 
 from saccade.errors import UsageError
 
-# What all metrics of text are given: one answer a sentence, and one or several references.
+# Inputs of all text metrics: one answer per sentence, and one or several references.
 
 References = Sequence[str | Sequence[str]]
 """For each sentence its reference, or a list of several."""
 
 
 def check_counts(wanted: Sized, found: Sized, answers: str, references: str) -> None:
-    """Refuse lists that do not belong together, and empty ones."""
+    """Refuse lists of different lengths, and empty ones."""
     if len(wanted) != len(found):
         raise UsageError(
             f"{len(found)} {answers} and {len(wanted)} {references}: each needs its own",
-            hint="check that both are whole and of the same part",
+            hint="check that both are complete and of the same split",
         )
     if not len(wanted):
         raise UsageError(f"there are no {answers} to score", hint="give at least one")
@@ -42,9 +42,9 @@ def by_sentence(hypotheses: Sequence[str], references: References) -> list[list[
 
 
 def as_streams(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """First references of all sentences, then second ones, ...: the form sacrebleu takes.
+    """First references of all sentences, then second ones, ...: the format of sacrebleu.
 
-    None stands where a sentence has fewer, which sacrebleu allows and its types do not.
+    None fills in where a sentence has fewer, which sacrebleu allows and its types do not.
 
     >>> as_streams([["a", "b"], ["c"]])
     [['a', 'c'], ['b', None]]
@@ -66,11 +66,11 @@ def plain_words(text: str) -> list[str]:
 
 
 class Bleu(NamedTuple):
-    """Of 100; ``signature`` says how it was counted and goes wherever the number goes."""
+    """From 0 to 100; report ``signature``, the settings, with the number."""
 
     score: float
     precisions: tuple[float, ...]
-    """Of 1-grams, 2-grams, ..."""
+    """Precisions of 1-grams, 2-grams, ..."""
     brevity_penalty: float
     signature: str
 
@@ -83,10 +83,10 @@ def bleu(
     max_order: int = 4,
     tokenize: str = "13a",
 ) -> Bleu:
-    """How many n-grams of the answers are in their references, over the whole corpus.
+    """N-gram precision of the answers against their references, over the whole corpus.
 
     Papineni et al., 2002; counted as WMT does (Post, 2018, https://arxiv.org/abs/1804.08771). The
-    texts are given as a reader would see them: sacrebleu itself splits them into words.
+    texts must be detokenized: sacrebleu tokenizes them itself.
 
     Args:
         max_order: 1 to 4 for BLEU-1 to BLEU-4.
@@ -101,10 +101,10 @@ def bleu(
 
 
 def sentence_bleu(hypothesis: str, references: str | Sequence[str], *, max_order: int = 4) -> Bleu:
-    """The same for one sentence, where short matches must be smoothed: only what exists is counted.
+    """BLEU of one sentence, with smoothing.
 
-    As sacrebleu recommends for sentences: exponential smoothing, and no order beyond the sentence's
-    length.
+    As sacrebleu recommends for sentences: exponential smoothing, and no n-gram order beyond the
+    sentence's length.
     """
     (held,) = by_sentence([hypothesis], [references])
     metric = BLEU(effective_order=True, max_ngram_order=max_order)
@@ -116,14 +116,14 @@ def sentence_bleu(hypothesis: str, references: str | Sequence[str], *, max_order
 
 
 class Chrf(NamedTuple):
-    """Of 100; ``signature`` says how it was counted."""
+    """From 0 to 100; ``signature`` has the settings."""
 
     score: float
     signature: str
 
 
 def chrf(hypotheses: Sequence[str], references: References, *, word_order: int = 0) -> Chrf:
-    """How many character n-grams (1 to 6) the answers share with their references, by F2.
+    """F2 of the character n-grams (1 to 6) of answers and references.
 
     Popović, 2015; with ``word_order=2`` it is chrF++ (Popović, 2017).
 
@@ -140,20 +140,20 @@ def chrf(hypotheses: Sequence[str], references: References, *, word_order: int =
 
 
 class Ter(NamedTuple):
-    """Edits for each hundred words of the reference: less is better, and it may exceed 100."""
+    """Edits per 100 words of the reference: lower is better; it may exceed 100."""
 
     score: float
     n_edits: float
     """Words inserted, deleted or replaced, and blocks of words moved."""
     n_words: float
-    """Of the references; their mean where there are several."""
+    """Words of the references; the mean where there are several."""
     signature: str
 
 
 def ter(hypotheses: Sequence[str], references: References) -> Ter:
-    """How much of the answers must be edited to get their references.
+    """How many edits turn the answers into their references.
 
-    Snover et al., 2006. Lower-cased words, as Tercom has them by default.
+    Snover et al., 2006. Lower-cased words, Tercom's default.
 
     >>> ter(["the cat sat"], ["the cat sat down"]).score
     25.0
@@ -166,9 +166,9 @@ def ter(hypotheses: Sequence[str], references: References) -> Ter:
     )
 
 
-# METEOR without synonyms: exact words and stems, recall before precision, order punished.
+# METEOR without synonyms: exact words and stems, recall over precision, a penalty for order.
 
-# As many beginnings of an alignment are kept as METEOR 1.5 keeps.
+# Beam size of the alignment search, as in METEOR 1.5.
 _BEAM = 40
 
 
@@ -192,14 +192,14 @@ class Alignment(NamedTuple):
 def meteor(
     hypotheses: Sequence[str], references: References, *, language: str = "english"
 ) -> Meteor:
-    """Words matched exactly or by their stem, recall counted nine times, broken order punished.
+    """Words matched exactly or by stem, recall weighted nine times, a penalty for word order.
 
     Banerjee and Lavie, 2005 (https://aclanthology.org/W05-0909): with P and R the precision and
     recall of matched words, m matches in c runs, ``10 P R / (R + 9 P) * (1 - 0.5 (c / m)^3)``, the
-    best over a sentence's references, then the mean over sentences. Own code: NLTK's cannot do
-    without WordNet's data and takes the first match instead of the one with the fewest runs. The
-    paper's last stage, WordNet synonyms, is left out, so numbers are a little below those of the
-    Java program. Stems are Snowball's (for English, Porter's second).
+    best over a sentence's references, then the mean over sentences. Own code: NLTK's needs
+    WordNet's data and takes the first match instead of the one with the fewest runs. The paper's
+    last stage, WordNet synonyms, is left out, so numbers are a little below those of the Java
+    program. Stems are Snowball's (for English, Porter's second).
 
     >>> round(meteor(["the cats sat"], ["the cat sat"]).score, 4)
     0.9815
@@ -238,11 +238,11 @@ def align(
 ) -> Alignment:
     """Most matches first, then most exact ones, then fewest runs.
 
-    The paper counts crossing lines where we count runs, which is what is punished. Beginnings of
-    alignments are held in a beam; one is (matches, exact, -runs, reference words used as bits, the
-    place the last word was matched to), so that the larger is the better.
+    The paper counts crossings where we count runs, which is what the penalty uses. Partial
+    alignments are kept in a beam; each is (matches, exact, -runs, used reference words as bits,
+    position of the last match), so that larger is better.
     """
-    nowhere = -2  # neither a place nor the one before the first
+    nowhere = -2  # neither a position nor the one before the first
     beam = [(0, 0, 0, 0, nowhere)]
     for word, stem in zip(answer, stems, strict=True):
         grown = {(*each[:4], nowhere) for each in beam}
@@ -258,18 +258,18 @@ def align(
     return Alignment(n_matches, n_exact, -runs)
 
 
-# How many neighbours on each side are looked at where a word could be matched in several places.
+# Neighbours on each side that are compared where a word has several possible matches.
 _CONTEXT = 2
 
 
 class Lepor(NamedTuple):
-    """From 0 to 1: the product of the three factors, each a mean over all sentences as well."""
+    """From 0 to 1: the product of the three factors; each factor is a mean over sentences."""
 
     score: float
     length_penalty: float
     position_penalty: float
     harmonic: float
-    """Of precision and recall."""
+    """Harmonic mean of precision and recall."""
 
 
 def lepor(
@@ -279,12 +279,12 @@ def lepor(
     recall: float = 9.0,
     precision: float = 1.0,
 ) -> Lepor:
-    """Lengths, matched words and their order, all in one number.
+    """Length, matched words and word order in one number.
 
-    Han, Wong and Chao, 2012 (https://aclanthology.org/C12-2044), equations 1 to 9:
-    ``LEPOR = LP x NPosPenal x Harmonic(recall R, precision P)`` for each sentence, then the mean
-    (their "LEPOR-A"). Their own words are split by language; here they are lower-cased and without
-    punctuation. Of several references the best counts. No library that is kept up has it.
+    Han, Wong and Chao, 2012 (https://aclanthology.org/C12-2044), equations 1 to 9: ``LEPOR = LP x
+    NPosPenal x Harmonic(recall R, precision P)`` for each sentence, then the mean (their
+    "LEPOR-A"). Their tokenization depends on the language; here words are lower-cased and without
+    punctuation. Of several references the best counts. No maintained library has it.
 
     Args:
         recall: weight of recall against precision; 9 to 1 is what the paper found for most pairs.
@@ -312,7 +312,7 @@ def sentence_lepor(
     n, m = len(hypothesis), len(reference)
     length_penalty = math.exp(1 - max(n, m) / min(n, m))
     aligned = align_nearest(hypothesis, reference)
-    # Places count from 1, so that the last word of either sentence is at 1.
+    # Positions count from 1, so that the last word of each sentence is at 1.
     differences = sum(abs((i + 1) / n - (j + 1) / m) for i, j in aligned.items())
     position_penalty = math.exp(-differences / n)
     harmonic = 0.0
@@ -324,10 +324,10 @@ def sentence_lepor(
 
 
 def align_nearest(hypothesis: Sequence[str], reference: Sequence[str]) -> dict[int, int]:
-    """Which word of the reference each word of the answer is, each used once.
+    """Match each word of the answer to a word of the reference, each used once.
 
     The paper's figure 1: of several equal words take the one with the most equal neighbours, and of
-    those the one nearest in relative place.
+    those the one nearest in relative position.
 
     >>> align_nearest(["a", "b", "a"], ["a", "a", "b"])
     {0: 1, 1: 2, 2: 0}

@@ -1,1 +1,1 @@
-"""The systems, one a file, the whole forward pass visible."""
+"""The models, one per file, with the whole forward pass written out."""

@@ -1,4 +1,4 @@
-"""The reader that looks for the answer: a question attends to a document once.
+"""The Attentive Reader and the Impatient Reader: a question attends to a document.
 
 Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 3, figure 1 (a).
 """
@@ -24,51 +24,51 @@ LooksAt = Literal["names", "words"]
 
 
 class ReaderAnswer(NamedTuple):
-    """What a reader says, and where it looked."""
+    """Logits and attention of a reader."""
 
     logits: Float[Tensor, "batch label"]
-    """Of every label, also of those that are no candidates."""
+    """Of every label, including those that are not candidates."""
     weights: Float[Tensor, "batch step pos"]
-    """Over the document, at each step of attention."""
+    """Weights over the document, at each step of attention."""
 
 
 class Places(NamedTuple):
-    """Where in each document may be looked at, side by side."""
+    """The positions of each document that may be attended, as one tensor."""
 
     at: Int[Tensor, "batch place"]
     mask: Bool[Tensor, "batch place"]
 
     def pick(self, steps: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch place d"]:
-        """What stands there."""
+        """The vectors at these positions."""
         return steps.gather(1, self.at[:, :, None].expand(-1, -1, steps.shape[2]))
 
     def spread(
         self, weights: Float[Tensor, "batch step place"], *, n: int
     ) -> Float[Tensor, "batch step pos"]:
-        """Weights of the places as weights of all ``n`` words."""
+        """Weights of these positions as weights over all ``n`` words."""
         at = self.at[:, None].expand_as(weights)
         empty = weights.new_zeros(*weights.shape[:2], n)
         return empty.scatter_add(2, at, weights)
 
 
 class Asked(NamedTuple):
-    """A question that was read."""
+    """An encoded question."""
 
     words: Float[Tensor, "batch question_pos d_read"]
     mask: Bool[Tensor, "batch question_pos"]
     whole: Float[Tensor, "batch d_read"]
-    """All of it as one vector: u in the paper."""
+    """The question as one vector: u in the paper."""
 
 
 class Remembered(NamedTuple):
-    """A document that was read: where may be looked at, and what is found there."""
+    """An encoded document: attended positions, and the memory of their vectors."""
 
     places: Places
     memory: Memory
 
 
 class Looked(NamedTuple):
-    """What was found in a document: r in the paper, and where."""
+    """The context from a document, r in the paper, and the weights."""
 
     found: Float[Tensor, "batch d_value"]
     weights: Float[Tensor, "batch step place"]
@@ -77,20 +77,20 @@ class Looked(NamedTuple):
 class AttentiveReader(nn.Module):
     """``s(t) ~ exp(score(u, y_t))``, ``r = sum_t s(t) y_t``, ``g = tanh(W_r r + W_u u)``.
 
-    A bidirectional reading y of the document, another one of the question with u at its ends. The
+    A bidirectional encoding y of the document, and one of the question with u at its ends. The
     answer is the label a with the largest ``a . g``.
 
-    Where we differ, since our books have a twentieth of the paper's questions:
+    Where we differ, since our books have 5 % as many questions as the paper:
 
     - The score is bilinear, ``u . W y_t``; the paper's is a tanh layer (``score="additive"``). Chen
-      et al., 2016 (https://arxiv.org/abs/1606.02858), section 4.2, gained 7 to 10 points by it.
-    - u is the reading at the gap. The paper's is that at both ends (``asks_from="ends"``), some 20
-      words away from what is asked.
-    - Only names are looked at, as nothing else can be the answer. The paper looks at all words
+      et al., 2016 (https://arxiv.org/abs/1606.02858), section 4.2, gained 7 to 10 points with it.
+    - u is the encoding at the gap. The paper's is that at both ends (``asks_from="ends"``), some 20
+      words away from the gap.
+    - Only names are attended, as nothing else can be the answer. The paper attends to all words
       (``looks_at="words"``).
-    - What is read is y_t beside the word itself, and a label's vector is the same where it is read
-      and where it is answered. W_r begins by passing the word on: to look at a name is to say it.
-    - Only candidates are chosen from: see `cloze_loss`. The paper's softmax is over all words.
+    - The value is y_t concatenated with the word's embedding, and input and output embeddings of
+      labels are tied. W_r is initialised to pass the embedding on: attending to a name predicts it.
+    - The softmax is over candidates only: see `cloze_loss`. The paper's softmax is over all words.
     """
 
     def __init__(
@@ -121,17 +121,17 @@ class AttentiveReader(nn.Module):
         self.dropout = Dropout(dropout)
 
     def ask(self, batch: ClozeBatch) -> Asked:
-        """Read the question."""
+        """Encode the question."""
         words = self.dropout(self.embed(batch.question))
         states, last = self.question_reader.unroll(words, mask=batch.question_mask)
         states = self.dropout(states)
-        whole = states[batch.question == GAP]  # there is one a row
+        whole = states[batch.question == GAP]  # one per row
         if self.asks_from == "ends":
             whole = self.dropout(torch.cat([state.hidden for state in last], dim=-1))
         return Asked(states, batch.question_mask, whole)
 
     def remember(self, batch: ClozeBatch) -> Remembered:
-        """Read the document: how each place reads beside the word that stands there."""
+        """Encode the document: the state at each position, concatenated with the word."""
         words = self.dropout(self.embed(batch.document))  # [batch, pos, d_embed]
         states = self.document_reader.unroll(words, mask=batch.document_mask).outputs
         places = places_of(batch, self.looks_at, n_labels=self.n_labels)
@@ -140,12 +140,12 @@ class AttentiveReader(nn.Module):
         return Remembered(places, self.attention.remember(keys, values, mask=places.mask))
 
     def look(self, asked: Asked, memory: Memory) -> Looked:
-        """Look once, with all of the question."""
+        """Attend once, with the whole question."""
         attended = self.attention(asked.whole[:, None], memory)
         return Looked(attended.context[:, 0], attended.weights)
 
     def read(self, batch: ClozeBatch) -> ReaderAnswer:
-        """Read the document, ask, look, answer."""
+        """Encode document and question, attend, answer."""
         places, memory = self.remember(batch)
         asked = self.ask(batch)
         found, weights = self.look(asked, memory)
@@ -160,7 +160,7 @@ class AttentiveReader(nn.Module):
 
 
 def places_of(batch: ClozeBatch, looks_at: LooksAt, *, n_labels: int) -> Places:
-    """The names of each document, or all of its words, filled up to the most that one has."""
+    """The positions of the names, or of all words, of each document, padded to the longest."""
     ids, may = batch.document, batch.document_mask
     if looks_at == "names":
         may = (ids >= FIRST_LABEL) & (ids < FIRST_LABEL + n_labels)
@@ -170,10 +170,10 @@ def places_of(batch: ClozeBatch, looks_at: LooksAt, *, n_labels: int) -> Places:
 
 
 def word_vectors(d_vocab: int, d_embed: int) -> nn.Embedding:
-    """Vectors of words and labels.
+    """Embeddings of words and labels.
 
-    Their length is about two: a label that is passed on whole is then answered with 86 % among ten
-    candidates, so that there is something to gain by looking, and something left to learn.
+    Their norm is about two: a label that is passed on unchanged then has a probability of 86 %
+    among ten candidates, so attention has a gradient and there is room to learn.
     """
     embed = nn.Embedding(d_vocab, d_embed)
     nn.init.normal_(embed.weight, std=2 * d_embed**-0.5)
@@ -181,7 +181,7 @@ def word_vectors(d_vocab: int, d_embed: int) -> nn.Embedding:
 
 
 def answering(d_read: int, d_embed: int) -> nn.Linear:
-    """A matrix from what was read, states and words, to an answer; of words at first the identity.
+    """A matrix from context (states and words) to an answer; initially the identity on words.
 
     >>> answering(3, 2)(torch.tensor([0.0, 0.0, 0.0, 5.0, 7.0])).tolist()
     [5.0, 7.0]
@@ -191,7 +191,7 @@ def answering(d_read: int, d_embed: int) -> nn.Linear:
     return made
 
 
-# The reader that looks again at every word of the question.
+# The reader that attends again at every word of the question.
 #
 # Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 3, figure 1 (b).
 
@@ -199,14 +199,13 @@ def answering(d_read: int, d_embed: int) -> nn.Linear:
 class ImpatientReader(AttentiveReader):
     """``r(i) = sum_t s(i, t) y_t + tanh(W_rr r(i - 1))`` for each word i of the question.
 
-    The weights s(i, .) come from a score of y_t with the question's word i and what was read so
-    far, r(i - 1); at the end ``g = tanh(W_r r(n) + W_u u)``, and the answer is the label a with the
-    largest ``a . g``.
+    The weights s(i, .) come from a score of y_t with the question's word i and r(i - 1); at the end
+    ``g = tanh(W_r r(n) + W_u u)``, and the answer is the label a with the largest ``a . g``.
 
-    Where we differ: as `AttentiveReader` does. The query of the score is
-    ``u + W_q q_i + W_m r(i - 1)``, with u in it, because the last words of a question say little of
-    what is asked; and W_q, W_m and W_rr are zero at first. So it begins as an attentive reader that
-    looks with u alone, and learns what looking again adds.
+    Where we differ: as for `AttentiveReader`. The query of the score is ``u + W_q q_i + W_m r(i -
+    1)``, with u in it, because the last words of a question say little about the gap; and W_q, W_m
+    and W_rr are initialised to zero. So it starts as an attentive reader with query u, and learns
+    what more steps add.
     """
 
     def __init__(self, *, d_embed: int = 64, d_hidden: int = 64, **others: Any) -> None:
@@ -219,7 +218,7 @@ class ImpatientReader(AttentiveReader):
             nn.init.zeros_(added.weight)
 
     def look(self, asked: Asked, memory: Memory) -> Looked:
-        """Look with each word of the question in turn."""
+        """Attend with each word of the question in turn."""
         found = memory.values.new_zeros(len(asked.whole), memory.values.shape[2])
         looks = []
         queries = (asked.whole[:, None] + self.word_query(asked.words)).unbind(1)

@@ -1,8 +1,8 @@
-"""The translator that learnt to align: a bidirectional GRU reads, a GRU attends to it and writes.
+"""Bahdanau's translator: a bidirectional GRU encodes, a GRU with attention decodes.
 
-Bahdanau, Cho and Bengio, 2015 (https://arxiv.org/abs/1409.0473). Each target word is made in three
-acts: *attend* to the source with the state so far, *update* the state with the word before and what
-was read, *predict* the next word from all three.
+Bahdanau, Cho and Bengio, 2015 (https://arxiv.org/abs/1409.0473). Each target word takes three
+steps: *attend* to the source with the state so far, *update* the state with the previous word and
+the context, *predict* the next word from all three.
 """
 
 from typing import Literal, NamedTuple
@@ -29,10 +29,10 @@ DeepOutput = Literal["maxout", "tanh"]
 
 
 class Encoded(NamedTuple):
-    """A source that was read."""
+    """An encoded source."""
 
     memory: Memory
-    """Keys for the score; the values are the annotations h_j, both readings side by side."""
+    """Keys for the score; the values are the annotations h_j, both directions concatenated."""
     hidden: Float[Tensor, "batch d_hidden"]
     """The decoder's state before the first word."""
 
@@ -42,26 +42,27 @@ class BahdanauTranslator(nn.Module):
 
     Section 3 and appendix A of the paper:
 
-    - *Reading.* The annotation h_j of source word j is the state of a forward and of a backward GRU
+    - *Encode.* The annotation h_j of source word j is the state of a forward and of a backward GRU
       there (equation 7), and ``s_0 = tanh(W_s h_1)`` with the backward one's last.
     - *Attend.* ``e_tj = v . tanh(W s_(t-1) + U h_j)``, ``a_t = softmax(e_t)`` (equations 5 and 6).
-      The query is the state *before* the word; U h_j is taken once a sentence.
-    - *Update.* A GRU from s_(t-1), the word before and c_t.
+      The query is the state *before* the word; U h_j is computed once per sentence.
+    - *Update.* A GRU from s_(t-1), the previous word and c_t.
     - *Predict.* A deep output: ``t = maxout(U_o s_t + V_o E y_(t-1) + C_o c_t)``, then
       ``softmax(W_o t)``.
 
     Where we differ:
 
     - The paper's formula of the deep output has s_(t-1), its text has s_t; we take s_t.
-    - The reset gate works after its product, as in torch's kernel: see `GruCell`.
-    - W_o is the target's embeddings (Press and Wolf, 2017, https://arxiv.org/abs/1608.05859), and
-      there is dropout on embeddings, annotations and before W_o: Multi30k has a thousandth of the
-      paper's words. ``output="tanh"`` puts a tanh layer in place of maxout.
-    - 256 units where the paper has 1000, and 256 numbers a word where it has 620.
+    - The reset gate is applied after its product, as in torch's kernel: see `GruCell`.
+    - W_o is tied to the target's embeddings (Press and Wolf, 2017,
+      https://arxiv.org/abs/1608.05859), and there is dropout on embeddings, annotations and before
+      W_o: Multi30k has a thousandth of the paper's words. ``output="tanh"`` puts a tanh layer in
+      place of maxout.
+    - 256 units where the paper has 1000, and an embedding dimension of 256 where it has 620.
 
-    `step` is one word, as above. In training all words are known: `features` runs attend and
-    update in one loop (`attend_and_update`), and what does not wait for the step before, the words'
-    share of the gates and all of the prediction, outside of it.
+    `step` is one word, as above. In training all words are known: `features` runs attend and update
+    in one loop (`attend_and_update`), and what does not depend on the previous step, the words'
+    part of the gates and the whole prediction, outside of it.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class BahdanauTranslator(nn.Module):
         self.output.weight = self.target_embed.weight
         self.dropout = Dropout(dropout)
         for embed in (self.source_embed, self.target_embed):
-            nn.init.normal_(embed.weight, std=d_embed**-0.5)  # it is the output's matrix, too
+            nn.init.normal_(embed.weight, std=d_embed**-0.5)  # tied to the output
 
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]
     ) -> Encoded:
-        """Annotate every source word, and project the annotations to keys."""
+        """Compute the annotations of the source and project them to keys."""
         words = self.dropout(self.source_embed(source))  # [batch, source_pos, d_embed]
         annotations, last = self.encoder.unroll(words, mask=mask)
         annotations = self.dropout(annotations)  # [batch, source_pos, d_read]
@@ -109,7 +110,7 @@ class BahdanauTranslator(nn.Module):
         word: Float[Tensor, "token d_embed"],
         context: Float[Tensor, "token d_read"],
     ) -> Float[Tensor, "token d_embed"]:
-        """What the next word is predicted from: t in the paper."""
+        """The features for the next word: t in the paper."""
         units = self.before_output(torch.cat([hidden, word, context], dim=-1))
         return torch.maximum(*units.chunk(2, dim=-1)) if self.is_maxout else units.tanh()
 
@@ -119,7 +120,7 @@ class BahdanauTranslator(nn.Module):
         memory: Memory,
         hidden: Float[Tensor, "batch d_hidden"],
     ) -> AttendedStates:
-        """For each word: attend with the state before it, then update from word and context."""
+        """For each word: attend with the previous state, then update from word and context."""
         projected = self.decoder.project(words.transpose(0, 1))  # [pos, batch, d_gates]
         if is_fast():
             return attending_gru(projected, StepMemory(*memory), hidden, weights=self._weights())
@@ -143,7 +144,7 @@ class BahdanauTranslator(nn.Module):
         )
 
     def features(self, batch: PairBatch) -> Float[Tensor, "token d_embed"]:
-        """What ``output`` makes logits of, at the real target positions."""
+        """The inputs of ``output`` at the real target positions."""
         memory, hidden = self.read(batch.source, batch.source_mask)
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_embed]
         states, contexts = self.attend_and_update(words, memory, hidden)
@@ -151,7 +152,7 @@ class BahdanauTranslator(nn.Module):
         return self.dropout(self.deep_output(states[real], words[real], contexts[real]))
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words."""
+        """Logits at the real target positions, with teacher forcing."""
         return self.output(self.features(batch))
 
     def start(self, source: Padded) -> Started:

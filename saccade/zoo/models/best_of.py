@@ -1,7 +1,7 @@
-"""Several models side by side that differ in their first weights; the one that learns best counts.
+"""Several models with different initial weights; the one with the lowest training loss counts.
 
 Sukhbaatar et al., 2015 (https://arxiv.org/abs/1503.08895), section 4.2: on some tasks results vary
-much from training to training, so they train ten times and take the one of lowest training error.
+much between runs, so they train ten times and take the run with the lowest training error.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from saccade.zoo.tasks.babi import StoryBatch
 
-# What a system that answers questions about a story gives, whichever it is.
+# The output of all models that answer questions about a story.
 
 
 class Answered(NamedTuple):
-    """An answer, and which facts were read for it."""
+    """An answer, and the weights of the facts."""
 
     logits: Float[Tensor, "batch d_vocab"]
-    """Of every word as the answer."""
+    """Logits of every word as the answer."""
     weights: Float[Tensor, "batch hop fact"]
-    """How much each look at the story read of each fact."""
+    """The weight of each fact at each hop."""
 
 
 MEMORY = 0.999
@@ -32,10 +32,10 @@ MEMORY = 0.999
 
 
 class BestOf(nn.Module):
-    """Models that are trained on the same batches; answers are those of the lowest training loss.
+    """Models trained on the same batches; the one with the lowest training loss answers.
 
-    They share nothing: the loss is the sum of theirs, and optimisers work number by number. Only
-    the gradient's norm, by which it is cut, is that of all of them together.
+    They share no weights: the loss is the sum of their losses, and optimisers work elementwise.
+    Only gradient clipping uses the norm over all of them.
 
     >>> from saccade.zoo.models.memn2n import MemN2N
     >>> tries = BestOf([MemN2N(n_words=7) for _ in range(3)])
@@ -52,14 +52,14 @@ class BestOf(nn.Module):
         self.register_buffer("losses", torch.zeros(len(models)))
 
     def note(self, losses: Float[Tensor, " n_tries"]) -> None:
-        """Take the training losses of a batch into account."""
+        """Update the moving averages with the training losses of a batch."""
         self.losses.lerp_(losses.detach(), 1 - MEMORY)
 
     @property
     def best(self) -> nn.Module:
-        """The one whose training loss is lowest."""
+        """The model with the lowest training loss."""
         return self.models[int(self.losses.argmin())]
 
     def forward(self, batch: StoryBatch) -> Answered:
-        """The best one's answers."""
+        """The answers of the best model."""
         return self.best(batch)

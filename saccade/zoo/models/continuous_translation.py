@@ -1,8 +1,8 @@
-"""Recurrent continuous translation: convolutions fold a sentence into a vector, an RNN says it.
+"""Recurrent continuous translation: a convolutional sentence encoder and an RNN decoder.
 
 Kalchbrenner and Blunsom, "Recurrent Continuous Translation Models", EMNLP 2013
-(https://aclanthology.org/D13-1176), the model they call RCTM I: the first translator made of
-vectors alone, without alignments or phrases.
+(https://aclanthology.org/D13-1176), the model they call RCTM I: the first translator with only
+continuous representations, without alignments or phrases.
 """
 
 import torch
@@ -18,30 +18,31 @@ from saccade.zoo.tasks.vocabulary import Padded
 
 
 class SentenceModel(nn.Module):
-    """Fold the columns of a sentence, level by level, until one is left.
+    """Convolve the columns of a sentence, level by level, until one is left.
 
-    Section 3.2 of the paper. At each level every feature is convolved with a kernel of its own, of
-    width 2, then 3, then 4, ..., and goes through tanh: a column then stands for so many words
-    together. Where fewer columns are left than the kernel is wide, its first ones are used. Beyond
-    the last kernel the last one is used again, so that no sentence is too long.
+    Section 3.2 of the paper. At each level every feature is convolved with its own kernel, of width
+    2, then 3, then 4, ..., and goes through tanh: a column then represents that many words. Where
+    fewer columns are left than the kernel is wide, its first entries are used. Beyond the last
+    kernel the last one is reused, so that no sentence is too long.
     """
 
     def __init__(self, d_model: int, *, n_kernels: int = 8) -> None:
         super().__init__()
         widths = range(2, n_kernels + 2)
-        # Sums of w products with a variance of 1/w each: a column keeps its size on its way up.
+        # Sums of w products with a variance of 1/w each: a column keeps its variance from level to
+        # level.
         self.kernels = nn.ParameterList(torch.randn(d_model, 1, w) / w**0.5 for w in widths)
 
     def forward(
         self, words: Float[Tensor, "batch pos d_model"], mask: Bool[Tensor, "batch pos"]
     ) -> Float[Tensor, "batch d_model"]:
-        """One vector a sentence."""
+        """One vector per sentence."""
         length = mask.sum(1).clamp_min(1)
         columns = (words * mask[:, :, None]).mT  # [batch, d_model, pos]
         level = 0
         while columns.shape[2] > 1:
             kernel = self.kernels[min(level, len(self.kernels) - 1)]
-            # Zeros beyond the end, so that a kernel that reaches over it is cut off there.
+            # Zeros beyond the end, so that a kernel that crosses it is truncated.
             padded = functional.pad(columns, (0, kernel.shape[2] - 1))
             folded = torch.tanh(functional.conv1d(padded, kernel, groups=len(kernel)))
             is_done = (length == 1)[:, None, None]
@@ -54,12 +55,12 @@ class SentenceModel(nn.Module):
 
 
 class ContinuousTranslation(nn.Module):
-    """``h_t = tanh(I y_(t-1) + R h_(t-1) + S e)``: a language model that is told the source e.
+    """``h_t = tanh(I y_(t-1) + R h_(t-1) + S e)``: a language model conditioned on the source e.
 
     Section 4.1. The sentence vector e is added at every step. As in the paper the recurrent network
-    is the plain one, and all that is known of the word order of the source is what the convolutions
-    make of it. Where we differ: one softmax over all words in place of classes of words, which were
-    a matter of speed; and the paper uses its models to rescore the translations of another system
+    is a plain one, and the source's word order enters only through the convolutions. Where we
+    differ: one softmax over all words in place of word classes, which were for speed; and the paper
+    uses its models to rescore the translations of another system
     (`saccade.zoo.decoding.ensemble.rescore` does), whereas this one can also be decoded.
     """
 
@@ -76,7 +77,7 @@ class ContinuousTranslation(nn.Module):
         self.source_embed = nn.Embedding(n_source, d_model)
         self.target_embed = nn.Embedding(n_target, d_model)
         self.sentence = SentenceModel(d_model, n_kernels=n_kernels)
-        # A step reads the word before and e side by side: the matrices I and S are halves of one.
+        # A step reads the previous word and e concatenated: I and S are halves of one matrix.
         self.cell = ElmanCell(2 * d_model, d_model)
         self.output = nn.Linear(d_model, n_target)
         self.dropout = Dropout(dropout)
@@ -88,7 +89,7 @@ class ContinuousTranslation(nn.Module):
         return self.sentence(self.dropout(self.source_embed(source)), mask)
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words."""
+        """Logits at the real target positions, with teacher forcing."""
         sentence = self.read(batch.source, batch.source_mask)  # [batch, d_model]
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_model]
         everywhere = sentence[:, None].expand_as(words)
@@ -96,7 +97,7 @@ class ContinuousTranslation(nn.Module):
         return self.output(self.dropout(hidden[batch.target_mask]))
 
     def start(self, source: Padded) -> Started:
-        """Fold the source into a vector."""
+        """Encode the source as a vector."""
         sentence = self.read(source.ids, source.mask)
         return Started(sentence, self.cell.start(len(sentence)))
 

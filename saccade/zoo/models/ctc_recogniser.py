@@ -1,8 +1,8 @@
-"""A recogniser without a decoder: every frame says a symbol or nothing, and CTC adds up the paths.
+"""A CTC recogniser: every frame predicts a symbol or blank, and CTC sums over the paths.
 
 Graves et al., 2006 ("Connectionist temporal classification: labelling unsegmented sequence data
 with recurrent neural networks"), for speech; Graves et al., 2009 ("A novel connectionist system for
-unconstrained handwriting recognition"), for pens. The same network reads both here.
+unconstrained handwriting recognition"), for handwriting. Here one network serves both.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ REACH = 2  # frames to each side that a convolution sees: 50 ms of speech, a ben
 class CtcRecogniser(nn.Module):
     """``log p(symbol | frames)`` at each step: convolutions, bidirectional LSTMs, a softmax.
 
-    Section 5 of the 2006 paper has one bidirectional LSTM of 100 units a direction over 10 ms
-    frames, and a softmax over symbols and blank; steps do not know what the others say.
+    Section 5 of the 2006 paper has one bidirectional LSTM of 100 units per direction over 10 ms
+    frames, and a softmax over symbols and blank; predictions of different steps are independent.
 
-    Where we differ: convolutions with strides come first, so that the LSTM, which cannot be made
-    faster, has 2 to 4 times fewer steps; a text must still have fewer symbols than there are steps.
-    Layers are wider and there are two, with dropout in place of the paper's noise on the inputs.
+    Where we differ: convolutions with strides come first, so that the LSTM, which is sequential,
+    has 2 to 4 times fewer steps; a text must still have fewer symbols than there are steps. Layers
+    are wider and there are two, with dropout in place of the paper's noise on the inputs.
 
     >>> import torch
     >>> model = CtcRecogniser(d_frame=3, n_symbols=7, d_hidden=5)
@@ -53,7 +53,7 @@ class CtcRecogniser(nn.Module):
             for below, stride in zip(widths, strides, strict=False)
         )
         for convolution in self.convolutions:
-            begin_as_loud(convolution)
+            init_preserving_variance(convolution)
         self.strides = tuple(strides)
         reads = [widths[-1], *[2 * d_hidden] * (n_layers - 1)]
         self.layers = nn.ModuleList(
@@ -68,7 +68,7 @@ class CtcRecogniser(nn.Module):
         """Log-probabilities of all symbols at each step, and which steps are real."""
         hidden = frames
         for convolution, stride in zip(self.convolutions, self.strides, strict=True):
-            # What is beyond the end must not be seen, or a row would depend on its neighbours.
+            # Padding must be zero, or a row would depend on the others in its batch.
             thinned = convolution(blank_padding(hidden, mask).mT).mT  # [batch, step, d_hidden]
             hidden, mask = functional.relu(thinned), mask[:, ::stride]
         for layer in self.layers:
@@ -77,12 +77,13 @@ class CtcRecogniser(nn.Module):
         return Frames(self.output(self.dropout(hidden)).log_softmax(-1), mask)
 
 
-def begin_as_loud(convolution: nn.Module) -> None:
-    """Let a convolution with a rectifier behind it put out what is as strong as what it reads.
+def init_preserving_variance(convolution: nn.Module) -> None:
+    """Initialise a convolution followed by a ReLU so that it preserves the variance.
 
-    He et al., 2015 (https://arxiv.org/abs/1502.01852), equation 10. As torch begins them, each
-    makes it 2.4 times weaker (a variance of 1/3, halved by the rectifier). CTC says nothing but
-    blanks at first; on spoken digits it does so for 380 steps then, and for 180 with this.
+    He et al., 2015 (https://arxiv.org/abs/1502.01852), equation 10. With torch's initialisation
+    each layer shrinks the signal 2.4 times (a variance of 1/3, halved by the ReLU). CTC predicts
+    only blanks at first: on spoken digits for 380 steps with torch's initialisation, and for 180
+    with this one.
     """
     assert isinstance(convolution, nn.Conv1d) and convolution.bias is not None
     nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")

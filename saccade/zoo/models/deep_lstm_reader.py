@@ -1,4 +1,4 @@
-"""The reader without attention: a deep LSTM must carry all of the document to the answer.
+"""The Deep LSTM Reader, a reader without attention, and frequency baselines.
 
 Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 3, "The Deep LSTM Reader".
 """
@@ -23,17 +23,17 @@ from saccade.zoo.tasks.vocabulary import EOS, PAD, Padded
 
 
 class DeepLstmReader(nn.Module):
-    """Document, a sign that it has ended, question, one after the other; then an answer.
+    """Read document, end symbol and question in one sequence, then answer.
 
-    ``x'(t, k) = [x(t), y(t, k - 1)]``: layer k also reads the word itself, and the answer is made
-    from the last outputs of all layers side by side: ``g = W [y(n, 1), ..., y(n, K)]``, then the
-    label a with the largest ``a . g``.
+    ``x'(t, k) = [x(t), y(t, k - 1)]``: layer k also reads the word itself, and the answer is
+    computed from the last outputs of all layers, concatenated: ``g = W [y(n, 1), ..., y(n, K)]``,
+    then the label a with the largest ``a . g``.
 
     Where we differ: the input goes to the next layer only (with two layers, as here and in the
-    paper's best, that is the same); labels have one vector where they are read and where they are
-    answered, and only candidates are chosen from, as in `AttentiveReader`; dropout. And it begins
-    as a counter of names (`count_names`), as the attentive reader begins by saying what it looks
-    at: our questions are few, and from random weights it stayed at chance for thousands of steps.
+    paper's best, that is the same); input and output embeddings of labels are tied, and the softmax
+    is over candidates only, as in `AttentiveReader`; dropout. And it is initialised to count names
+    (`count_names`), as the attentive reader is initialised to predict what it attends to: our
+    questions are few, and from random weights it stayed at chance for thousands of steps.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class DeepLstmReader(nn.Module):
 
     @torch.no_grad()
     def count_names(self) -> None:
-        """Begin so that the answer is the name that came most, or nearly.
+        """Initialise the weights so that the answer is about the most frequent name.
 
-        In the layers that read words, input gates are shut but for labels, which have a direction
-        in common; forget gates are open; and what has entered is answered as it entered.
+        In the layers that read words, input gates are closed except for labels, which share a
+        direction; forget gates are open; and the output is the sum of what entered.
         """
         d_embed = self.embed.embedding_dim
         mark = functional.normalize(torch.randn(d_embed), dim=0)
@@ -80,8 +80,8 @@ class DeepLstmReader(nn.Module):
             nn.init.orthogonal_(g)
             answered.copy_(g.T)
             i_bias, f_bias, _, _ = weights.input_bias.chunk(4)
-            i_bias.fill_(-4.0)  # of a word 0.02 enters, of a label, at 4 more, a half
-            f_bias.fill_(6.0)  # keeps for some 400 words
+            i_bias.fill_(-4.0)  # the gate is 0.02 for a word, and 0.5 for a label, which adds 4
+            f_bias.fill_(6.0)  # keeps values for about 400 words
 
     def answer(
         self, words: Float[Tensor, "batch pos d_embed"], mask: Bool[Tensor, "batch pos"]
@@ -98,7 +98,7 @@ class DeepLstmReader(nn.Module):
         return self.answer(self.embed(ids), mask)
 
     def influence_on_answer(self, batch: ClozeBatch) -> Float[Tensor, "batch step pos"]:
-        """How much each word of the document counts for the answer of one question."""
+        """The influence of each word of the document on the answer to one question."""
         assert len(batch.answers) == 1, "one question at a time"
         ids, mask = joined(batch)
         with torch.enable_grad():
@@ -109,7 +109,7 @@ class DeepLstmReader(nn.Module):
 
 
 def joined(batch: ClozeBatch) -> Padded:
-    """Document, EOS, question in one row, and the padding of both behind them.
+    """Document, EOS and question in one row, with the padding of both at the end.
 
     >>> import torch
     >>> document, question = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[4, 9], [4, 0]])
@@ -121,27 +121,27 @@ def joined(batch: ClozeBatch) -> Padded:
     sign = batch.document.new_full((len(batch.document), 1), EOS)
     ids = torch.cat([batch.document, sign, batch.question], dim=1)
     mask = torch.cat([batch.document_mask, sign > 0, batch.question_mask], dim=1)
-    order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # real words first, as they stand
+    order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # real words first, in order
     mask = mask.gather(1, order)
     return Padded(ids.gather(1, order).where(mask, PAD), mask)
 
 
-# Answers without reading: the name that occurs most, and the one that occurred last.
+# Baselines: the most frequent name, and the last one.
 #
 # Hermann et al., 2015 (https://arxiv.org/abs/1506.03340), section 3.1 and table 5, "maximum
-# frequency" and "exclusive frequency"; the last mention is what a hasty reader would say.
+# frequency" and "exclusive frequency"; the last mention is a third baseline.
 
 ClozeRule = Literal["max-frequency", "exclusive-frequency", "nearest"]
 
 
 class ClozeBaseline(nn.Module):
-    """Choose a label by a rule; there is nothing to learn.
+    """Choose a label by a rule; there are no parameters.
 
-    - ``max-frequency``: how often a label stands in the document;
-    - ``exclusive-frequency``: the same, but never one that stands in the question;
-    - ``nearest``: the label that stands last before the gap, in the document or in the question.
+    - ``max-frequency``: the most frequent label of the document;
+    - ``exclusive-frequency``: the same, excluding labels of the question;
+    - ``nearest``: the last label before the gap, in the document or in the question.
 
-    Of labels that occur equally often the one that stands last is chosen.
+    Ties go to the label that occurs last.
     """
 
     def __init__(self, rule: ClozeRule, *, n_labels: int) -> None:
@@ -150,7 +150,7 @@ class ClozeBaseline(nn.Module):
         self.n_labels = n_labels
 
     def forward(self, batch: ClozeBatch) -> Float[Tensor, "batch label"]:
-        """A number for each label, the larger the better."""
+        """A score for each label."""
         before_gap = (batch.question == GAP).cumsum(1) == 0
         words = torch.cat([batch.document, batch.question.where(before_gap, GAP)], dim=1)
         n = words.shape[1]
@@ -172,7 +172,7 @@ class ClozeBaseline(nn.Module):
         return (one_hot * is_label[:, :, None]).float()
 
     def looks(self, batch: ClozeBatch) -> Float[Tensor, "batch 1 pos"]:
-        """Where the chosen label stands in the document; for the nearest, only the last time."""
+        """The positions of the chosen label in the document; for ``nearest``, only the last."""
         logits = self(batch).masked_fill(~batch.candidates, -torch.inf)
         chosen = logits.argmax(-1)[:, None] + FIRST_LABEL
         at = (batch.document == chosen).float()  # [batch, pos]

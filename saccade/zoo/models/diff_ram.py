@@ -1,4 +1,4 @@
-"""Differentiable RAM: DRAW's reader looks at an image a few times, then names what it shows."""
+"""Differentiable RAM: DRAW's reader takes a few glimpses of an image, then classifies it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 
 from saccade.zoo.cells.cell import LearnedStart
 from saccade.zoo.cells.lstm import LstmCell
-from saccade.zoo.sensors.coordinates import check_images
 from saccade.zoo.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read
+from saccade.zoo.sensors.retina import check_images
 
 
 class Looks(NamedTuple):
-    """What a pass over a batch of images leaves."""
+    """Result of a pass over a batch of images."""
 
     logits: Float[Tensor, "batch glimpse d_class"]
     """The answer after each glimpse."""
     grids: tuple[GaussianGrid, ...]
-    """Where each glimpse was."""
+    """The grid of each glimpse."""
     patches: tuple[Float[Tensor, "batch size size"], ...]
-    """What was seen."""
+    """The glimpses."""
 
 
 class DifferentiableRam(nn.Module):
-    """An LSTM that chooses where its next glimpse lies, taught by the answer's gradient alone.
+    """An LSTM that chooses its next glimpse, trained only by the gradient of the answer.
 
     Gregor et al., 2015 (https://arxiv.org/abs/1502.04623), section 4.1: the reader of DRAW, with
     the state of the LSTM in place of the decoder's, and a softmax after the last glimpse::
@@ -36,18 +36,19 @@ class DifferentiableRam(nn.Module):
         h_t     = LSTM(h_(t-1), patch_t)
         answer  = softmax(W h_T + b)
 
-    Nothing is drawn at random, so unlike RAM it needs no reward.
+    Nothing is sampled, so unlike RAM it needs no reward.
 
-    Where we differ: a hidden layer is between the patch and the LSTM and is told where the glimpse
-    was (centre, log of stride and of width), as in RAM; there is an answer after every glimpse, so
-    that early ones can be taught, too; the first look may be at the middle part of the image; and
-    the gradient through a glimpse's place may be restrained: a chain of places that depend on each
-    other makes it many times longer for some images than for others, which then drown in it.
+    Where we differ: a hidden layer is between the patch and the LSTM and also reads the glimpse's
+    location (centre, log of stride and of width), as in RAM; there is an answer after every
+    glimpse, so that early ones can be trained, too; the first glimpse may cover the middle part of
+    the image; and the gradient through a glimpse's location may be clipped: through a chain of
+    dependent locations it is many times larger for some images than for others, and would dominate
+    the batch.
 
     Args:
-        first_view: The part of the image's side that every glimpse has before anything is learnt.
-        restraint: No image's gradient through a place is longer than so many times that of the
-            median image; 0: all are as they are.
+        first_view: Initial size of a glimpse, as a share of the image's side.
+        restraint: Clip each image's gradient through a location to this many times that of the
+            median image; 0: no clipping.
 
     >>> model = DifferentiableRam(size=(11, 13), n_classes=5, n_glimpses=2, patch=3, d_hidden=7)
     >>> model(torch.zeros(2, 11, 13)).shape
@@ -87,7 +88,7 @@ class DifferentiableRam(nn.Module):
         state = self.core.start(len(images))
         hiddens, grids, patches = [], [], []
         for _ in range(self.n_glimpses):
-            grid = self.place(restrained(state.hidden, self.restraint))
+            grid = self.place(clip_by_median(state.hidden, self.restraint))
             patch = gaussian_read(images[:, None], self.place.bank(grid))[:, 0]
             seen = torch.cat([patch.flatten(1), _where(grid)], dim=1)
             state = self.core.step(self.glimpse(seen).relu(), state).state
@@ -98,19 +99,19 @@ class DifferentiableRam(nn.Module):
         return Looks(logits, tuple(grids), tuple(patches))
 
 
-def restrained(
+def clip_by_median(
     hidden: Float[Tensor, "batch d_hidden"], most: float
 ) -> Float[Tensor, "batch d_hidden"]:
-    """The same numbers; no row's gradient is longer than ``most`` times that of the median row.
+    """The identity, with each row's gradient clipped to ``most`` times that of the median row.
 
     >>> x = torch.ones(3, 1, requires_grad=True)
-    >>> (restrained(x, 2.0) * torch.tensor([[1.0], [-2.0], [50.0]])).sum().backward()
+    >>> (clip_by_median(x, 2.0) * torch.tensor([[1.0], [-2.0], [50.0]])).sum().backward()
     >>> x.grad.flatten()
     tensor([ 1., -2.,  4.])
     """
     if most == 0 or not hidden.requires_grad:
         return hidden
-    passed = hidden.view_as(hidden)  # a tensor of its own: other uses of the state are free
+    passed = hidden.view_as(hidden)  # a separate tensor: other uses of the state are not clipped
     passed.register_hook(partial(_cut, most))
     return passed
 
@@ -122,6 +123,6 @@ def _cut(most: float, gradient: Float[Tensor, "batch d"]) -> Float[Tensor, "batc
 
 
 def _where(grid: GaussianGrid) -> Float[Tensor, "batch 4"]:
-    """A grid as numbers of like size."""
+    """A grid as numbers of similar scale."""
     spread = torch.stack([grid.stride, grid.variance], dim=1)
     return torch.cat([grid.centre, spread.log()], dim=1)

@@ -1,4 +1,4 @@
-"""Dynamic memory networks: episodes of reading, each with an attention that knows the last one."""
+"""Dynamic memory networks: several episodes of attention over facts (DMN and DMN+)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from saccade.zoo.attention.masks import masked_softmax
 from saccade.zoo.cells.gru import AttentionGru, GruCell
 from saccade.zoo.cells.stacks import Bidirectional
 from saccade.zoo.fast.dropout import Dropout
-from saccade.zoo.memories.facts import PAD, SentenceBags, fill_in
+from saccade.zoo.memories.facts import PAD, SentenceBags, scatter_facts
 from saccade.zoo.models.best_of import Answered
 from saccade.zoo.tasks.babi import StoryBatch
 
 # How dynamic memory networks turn a story and a question into vectors.
 
 UNIT = 1.0
-"""Standard deviation of first word vectors: Xiong et al. draw them between -sqrt(3) and sqrt(3)."""
+"""Standard deviation of initial embeddings: Xiong et al. draw from U(-sqrt(3), sqrt(3))."""
 
 
 class Story(NamedTuple):
-    """What is asked, and about what."""
+    """Encoded facts and question."""
 
     facts: Float[Tensor, "batch fact d_hidden"]
     question: Float[Tensor, "batch d_hidden"]
 
 
 class InputFusion(nn.Module):
-    """Each fact a bag of words with position encoding; then facts know those around them.
+    """Each fact is a bag of words with position encoding; a bidirectional GRU adds context.
 
     Xiong et al., 2016 (https://arxiv.org/abs/1603.01417), section 3.1: a GRU over the facts in both
     directions, whose states are added. The question is read word by word by a GRU.
@@ -52,8 +52,10 @@ class InputFusion(nn.Module):
         question: Int[Tensor, "batch asked_word"],
     ) -> Story:
         """Encode facts and questions."""
-        told = fill_in(self.dropout(self.bags(facts[mask])[:, 0]), mask)  # [batch, fact, d_hidden]
-        ahead, back = self.fusion.unroll(told, mask=mask).outputs.chunk(2, dim=2)
+        embedded = scatter_facts(
+            self.dropout(self.bags(facts[mask])[:, 0]), mask
+        )  # [batch, fact, d_hidden]
+        ahead, back = self.fusion.unroll(embedded, mask=mask).outputs.chunk(2, dim=2)
         asked = self.dropout(functional.embedding(question, self.bags.table()))
         return Story(ahead + back, self.question.unroll(asked, mask=question != PAD).state)
 
@@ -62,7 +64,7 @@ class WordReader(nn.Module):
     """A GRU reads the story word by word; a fact is its state at the end of a sentence.
 
     Kumar et al., 2016 (https://arxiv.org/abs/1506.07285), sections 2.1 and 2.2; another GRU, with
-    the same word vectors, reads the question.
+    the same embeddings, reads the question.
     """
 
     def __init__(self, *, n_words: int, d_hidden: int, dropout: float) -> None:
@@ -80,11 +82,11 @@ class WordReader(nn.Module):
     ) -> Story:
         """Encode facts and questions."""
         lengths = (facts != PAD).sum(2)  # [batch, fact]
-        told = facts.flatten(1)
-        # Words move to the front of each row, in their order: no padding between two sentences.
-        order = (told == PAD).long().argsort(dim=1, stable=True)
-        told = told.gather(1, order)[:, : max(1, int(lengths.sum(1).max()))]
-        states = self.story.unroll(self.dropout(self.words(told)), mask=told != PAD).outputs
+        tokens = facts.flatten(1)
+        # Words move to the front of each row, in order: no padding between sentences.
+        order = (tokens == PAD).long().argsort(dim=1, stable=True)
+        tokens = tokens.gather(1, order)[:, : max(1, int(lengths.sum(1).max()))]
+        states = self.story.unroll(self.dropout(self.words(tokens)), mask=tokens != PAD).outputs
         ends = (lengths.cumsum(1) - 1).clamp(min=0)[:, :, None].expand(-1, -1, states.shape[2])
         asked = self.question.unroll(self.dropout(self.words(question)), mask=question != PAD)
         return Story(states.gather(1, ends) * mask[:, :, None], asked.state)
@@ -98,12 +100,13 @@ class DynamicMemoryNetwork(nn.Module):
 
     ``form="plus"`` is DMN+, Xiong et al., 2016 (https://arxiv.org/abs/1603.01417), section 3:
 
-    - *Input fusion.* Facts are bags of words with position encoding, then know each other by a GRU
-      in both directions.
+    - *Input fusion.* Facts are bags of words with position encoding, then go through a
+      bidirectional GRU.
     - *Gates.* ``softmax_i(W2 tanh(W1 z_i + b1) + b2)`` with
       ``z_i = [f_i * q, f_i * m, |f_i - q|, |f_i - m|]`` (equations 8 and 9).
     - *Episode.* An `AttentionGru` over the facts.
-    - *Memory.* ``m_t = relu(W_t [m_(t-1), c_t, q] + b)``, other weights in each episode (13).
+    - *Memory.* ``m_t = relu(W_t [m_(t-1), c_t, q] + b)``, with separate weights in each episode
+      (13).
 
     ``form="original"`` is DMN, Kumar et al., 2016 (https://arxiv.org/abs/1506.07285), section 2:
 
@@ -111,9 +114,9 @@ class DynamicMemoryNetwork(nn.Module):
     - Gates are sigmoids, and z_i has f_i, m and q, too (equation in section 2.3).
     - An episode is ``h_i = g_i GRU(f_i, h_(i-1)) + (1 - g_i) h_(i-1)``, memory another GRU.
 
-    Where we differ: an answer is one word of the vocabulary, also where it lists several, so the
-    answer module is a linear map of ``[m, q]`` and not a GRU that writes words; the bilinear terms
-    ``f W q`` and ``f W m`` of the original z are left out, W1 sees the products.
+    Where we differ: an answer is one entry of the vocabulary, also where it lists several words, so
+    the answer module is a linear map of ``[m, q]`` and not a GRU decoder; the bilinear terms ``f W
+    q`` and ``f W m`` of the original z are left out, W1 sees the products.
     """
 
     def __init__(
@@ -151,10 +154,10 @@ class DynamicMemoryNetwork(nn.Module):
         *,
         mask: Bool[Tensor, "batch fact"],
     ) -> Float[Tensor, "batch fact"]:
-        """How much of each fact an episode takes in.
+        """The attention gate of each fact in an episode.
 
         Args:
-            of_question: The part of W1 z that does not change from episode to episode.
+            of_question: The part of W1 z that is constant over episodes.
         """
         seen = self.gate_of_memory(_compared(facts, memory, is_plain=not self.is_plus))
         scores = self.gate_score((of_question + seen).tanh_())[..., 0]  # [batch, fact]
@@ -180,7 +183,7 @@ class DynamicMemoryNetwork(nn.Module):
     def recall(
         self, projected: Float[Tensor, "batch fact d_gates"], weights: Float[Tensor, "batch fact"]
     ) -> Float[Tensor, "batch d_hidden"]:
-        """What an episode reads: c in DMN+, e in the original."""
+        """The context of an episode: c in DMN+, e in the original."""
         if isinstance(self.episode, AttentionGru):
             return self.episode(projected, weights)
         hidden = self.episode.start(len(projected))

@@ -1,4 +1,4 @@
-"""The Differentiable Neural Computer: a memory that knows what is free and what came after what."""
+"""The Differentiable Neural Computer: a memory with allocation and temporal links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.fast.forms import whole
+from saccade.zoo.fast.forms import upcast
 from saccade.zoo.memories.addressing import (
     Links,
     allocation_weights,
@@ -35,16 +35,16 @@ class DncState(NamedTuple):
     reads: Float[Tensor, "batch head slot"]
     write: Float[Tensor, "batch slot"]
     context: Float[Tensor, "batch d_read"]
-    """What the read heads read, one after the other."""
+    """The vectors of all read heads, concatenated."""
 
 
 class Emitted(NamedTuple):
-    """What the controller asks of the memory: the interface vector, cut up and squashed."""
+    """The interface vector of the controller, split and squashed."""
 
     read_keys: Float[Tensor, "batch head d_slot"]
     read_strength: Float[Tensor, "batch head"]
     modes: Float[Tensor, "batch head 3"]
-    """How far each head goes back, by content, and on."""
+    """Read modes of each head: backward, content, forward."""
     free: Float[Tensor, "batch head"]
     write_key: Float[Tensor, "batch 1 d_slot"]
     write_strength: Float[Tensor, "batch 1"]
@@ -55,7 +55,7 @@ class Emitted(NamedTuple):
 
 
 class Dnc(nn.Module):
-    """An LSTM with a memory that it allocates, writes, looks up and walks along.
+    """An LSTM with a memory that it allocates, writes, searches and follows by links.
 
     Graves et al., 2016 (https://doi.org/10.1038/nature20101), Methods. At each step::
 
@@ -65,11 +65,11 @@ class Dnc(nn.Module):
         r = modes . (backward(links, r), content(keys, M), forward(links, r))     of each read head
         y = W [h; r M]
 
-    Where we differ: the controller has one layer; a key and what is written are tanhs, as in `Ntm`,
-    which keeps a long training from running away.
+    Where we differ: the controller has one layer; keys and written vectors go through tanh, as in
+    `Ntm`, which keeps long training stable.
 
     Args:
-        n_reads: Read heads; there is one write head, as in the paper.
+        n_reads: Number of read heads; there is one write head, as in the paper.
 
     >>> machine = Dnc(d_input=3, d_output=2, d_hidden=5, n_slots=7, d_slot=4)
     >>> machine(torch.zeros(2, 11, 3)).shape
@@ -104,10 +104,10 @@ class Dnc(nn.Module):
         return self.run(inputs).logits
 
     def run(self, inputs: Float[Tensor, "batch pos d_input"], n_slots: int | None = None) -> Taped:
-        """Read whole sequences, and keep where the heads were.
+        """Read whole sequences and record the heads' weights.
 
         Args:
-            n_slots: As many as in training, unless told.
+            n_slots: Default: as many as in training.
         """
         state = self.start(len(inputs), self.n_slots if n_slots is None else n_slots)
         shown, reads, writes = [], [], []
@@ -123,7 +123,7 @@ class Dnc(nn.Module):
         )
 
     def start(self, n: int, n_slots: int) -> DncState:
-        """An empty memory, of which all is free, for ``n`` sequences."""
+        """An empty, unallocated memory for ``n`` sequences."""
         zeros = self.controller.zeros
         memory = zeros(n, n_slots, self.d_slot)
         return DncState(
@@ -137,7 +137,7 @@ class Dnc(nn.Module):
         )
 
     def step(self, x: Float[Tensor, "batch d_input"], state: DncState) -> DncState:
-        """Think, find room, write, link, read."""
+        """Run the controller, allocate, write, link, read."""
         seen = torch.cat([x, state.context], dim=1)
         hidden, controller = self.controller.step(seen, state.controller)
         emitted = self._emit(hidden)
@@ -165,7 +165,7 @@ class Dnc(nn.Module):
         return backward * back + by_content * content + forward * on
 
     def _emit(self, hidden: Float[Tensor, "batch d_hidden"]) -> Emitted:
-        of_reads, of_write = whole(self.read_heads(hidden)), whole(self.write_head(hidden))
+        of_reads, of_write = upcast(self.read_heads(hidden)), upcast(self.write_head(hidden))
         of_reads = of_reads.unflatten(1, (self.n_reads, -1))
         key, strength, free, modes = of_reads.split(self.read_sizes, dim=2)
         write_key, erase, add, *scalars = of_write.split(self.write_sizes, dim=1)

@@ -1,4 +1,4 @@
-"""DRAM: finds several objects in an image one after the other, a few glimpses each."""
+"""DRAM: recognises several objects in an image in sequence, with a few glimpses each."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.models.ram import LocationNetwork
 from saccade.zoo.objectives.reinforce import LabelledBaseline, of_right_answer
 from saccade.zoo.objectives.variational import SampledBound, sampled_bound
-from saccade.zoo.sensors.coordinates import check_images
-from saccade.zoo.sensors.retina import Retina, SummedImages, sum_images
+from saccade.zoo.sensors.retina import Retina, SummedImages, check_images, sum_images
 
-COARSE = 20  # pixels of the side of what the context network sees
+COARSE = 20  # side in pixels of the context network's input
 N_FILTERS = 16  # of each layer of the context network, and of the glimpse network's first layer
 
 
 class Reading(NamedTuple):
-    """What a pass over a batch of images leaves; M samples of each image are on the first axis."""
+    """Result of a pass over a batch of images; the first axis has M samples of each image."""
 
     logits: Float[Tensor, "sample batch object look d_class"]
-    """The answer for each object, after each look at it; the last one counts."""
+    """The answer for each object after each glimpse; the last one counts."""
     centres: Float[Tensor, "sample batch glimpse 2"]
-    """Where it looked."""
+    """Locations of the glimpses."""
     log_prob: Float[Tensor, "sample batch glimpse"]
-    """Log-density of each place."""
+    """Log-density of each location."""
     expected: Float[Tensor, "sample batch glimpse d_class"]
-    """The baseline: the reward that was to be expected before a place was drawn, if each class is
-    the right answer for the object in turn."""
+    """The baseline: the expected reward before a location was sampled, for each possible class of
+    the current object."""
 
 
-class _Walked(NamedTuple):
-    """A path: what was seen where."""
+class _Path(NamedTuple):
+    """A path: patches and locations."""
 
     patches: Float[Tensor, "rows glimpse d_patch"]
     places: Float[Tensor, "rows glimpse 2"]
@@ -55,24 +54,23 @@ class Dram(nn.Module):
         l_(n+1) ~ N(mean(r2_n), std)                  emission network
         y_s = softmax(answer r1_n)                    after ``n_glimpses`` for each object s
 
-    The context network sees the whole image, and so may only say where to look: it starts the upper
-    layer, from which nothing leads to the answer. One more answer than there are objects says that
-    there are no more (`read_objects`).
+    The context network sees the whole image, so it may only influence where to look: it initialises
+    the upper layer, which has no path to the answer. One extra answer after the objects marks the
+    end (`read_objects`).
 
-    Where we differ: the glimpse network has two layers of filters that go two pixels at a time,
-    where the paper has three; the emission network keeps to the image (`LocationNetwork`); and
-    there is an answer after each look, which may be taught, and tells what the look was worth
-    (`dram_loss`).
+    Where we differ: the glimpse network has two convolutions with stride 2, where the paper has
+    three; the emission network stays inside the image (`LocationNetwork`); and there is an answer
+    after each glimpse, which may be trained, and measures the value of the glimpse (`dram_loss`).
 
-    Training first walks a path and then goes over it again with all glimpses at once, because
-    places are constants to the gradient: it takes less time than a tape along the walk.
+    Training first computes a path and then processes it again with all glimpses at once, because
+    locations are constants for the gradient: this is faster than autograd along the path.
 
     Args:
         size: Height and width of the images in pixels.
-        n_objects: How many answers are given, the one that says "no more" included.
-        n_glimpses: Looks before each answer.
+        n_objects: Number of answers, including the end answer.
+        n_glimpses: Glimpses before each answer.
         is_backward: The objects are read from right to left.
-        reach: No mean is farther from the centre than this; 1 is the edge of the image.
+        reach: Largest distance of a mean from the centre; 1 is the edge of the image.
 
     >>> model = Dram(size=(56, 56), n_classes=11, retina=Retina(size=8), n_objects=3, n_glimpses=2)
     >>> model(torch.zeros(2, 56, 56)).shape
@@ -102,7 +100,7 @@ class Dram(nn.Module):
         self.context = _Context(d_hidden)
         self.what = _What(retina, d_hidden)
         of_place = nn.Linear(2, d_hidden)
-        # A product of two small numbers is smaller still: at first the place leaves it as it is.
+        # A product of two small numbers is smaller still: initially the location factor is near 1.
         nn.init.ones_(of_place.bias)
         self.where = nn.Sequential(of_place, nn.ReLU())
         self.lower = LstmCell(d_hidden, d_hidden)
@@ -114,7 +112,7 @@ class Dram(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch height width"]
     ) -> Float[Tensor, "batch object d_class"]:
-        """The answers, looking where the policy would rather look than anywhere else."""
+        """The answers, with glimpses at the policy's means."""
         return self.look(images, is_drawn=False).logits[0, :, :, -1]
 
     def look(
@@ -123,18 +121,18 @@ class Dram(nn.Module):
         """Read the objects of each image.
 
         Args:
-            n_samples: How many independent passes over each image.
-            is_drawn: Places are drawn around the mean; else they are the mean itself.
+            n_samples: Number of independent passes over each image.
+            is_drawn: Sample locations around the mean; otherwise use the mean.
         """
         check_images(images, size=self.size)
         context = self.context(images).repeat_interleave(n_samples, dim=0)
-        walked = self._walk(sum_images(images), context.detach(), is_drawn=is_drawn)
-        glimpses = self.what(walked.patches) * self.where(walked.places)
+        path = self._path(sum_images(images), context.detach(), is_drawn=is_drawn)
+        glimpses = self.what(path.patches) * self.where(path.places)
         seen = self.lower.unroll(glimpses).outputs  # [rows, glimpse, d_hidden]
         guided = self.upper.unroll(seen, self._start(context)).outputs
-        before = torch.cat([context[:, None], guided[:, :-1]], dim=1)  # what chose each place
+        before = torch.cat([context[:, None], guided[:, :-1]], dim=1)  # states that chose locations
         answers = self.answer(seen).unflatten(1, (self.n_objects, self.n_glimpses))
-        found = (answers, walked.places, self._log_prob(walked.places, before))
+        found = (answers, path.places, self._log_prob(path.places, before))
         return Reading(
             *(
                 each.unflatten(0, (len(images), n_samples)).transpose(0, 1)
@@ -143,10 +141,10 @@ class Dram(nn.Module):
         )
 
     @torch.no_grad()
-    def _walk(
+    def _path(
         self, images: SummedImages, context: Float[Tensor, "rows d_hidden"], *, is_drawn: bool
-    ) -> _Walked:
-        """Choose places one after the other."""
+    ) -> _Path:
+        """Choose locations one after the other."""
         rows, n = len(context), len(images.sums)
         lower, upper, guide = self.lower.start(rows), self._start(context), context
         patches, places = [], []
@@ -159,10 +157,10 @@ class Dram(nn.Module):
             places.append(place)
             seen, lower = self.lower.step(self.what(patch) * self.where(place), lower)
             guide, upper = self.upper.step(seen, upper)
-        return _Walked(torch.stack(patches, 1), torch.stack(places, 1))
+        return _Path(torch.stack(patches, 1), torch.stack(places, 1))
 
     def set_std(self, std: float) -> None:
-        """Draw places more or less widely from now on."""
+        """Set the standard deviation of sampled locations."""
         self.std.fill_(std)
 
     def _start(self, context: Float[Tensor, "rows d_hidden"]) -> LstmState:
@@ -176,7 +174,7 @@ class Dram(nn.Module):
 
 
 class _What(nn.Module):
-    """What a glimpse shows: two layers of filters over its scales, and a map."""
+    """The "what" pathway: two convolutions over the scales of a glimpse, and a linear map."""
 
     def __init__(self, retina: Retina, d_hidden: int) -> None:
         super().__init__()
@@ -197,7 +195,7 @@ class _What(nn.Module):
 
 
 class _Context(nn.Module):
-    """What the coarse image says about where things are: two layers of filters, and a map."""
+    """The context network: two convolutions over the coarse image, and a linear map."""
 
     def __init__(self, d_hidden: int) -> None:
         super().__init__()
@@ -224,16 +222,16 @@ def dram_loss(
 ) -> SampledBound:
     """The variational bound of the answers' likelihood, sampled; section 4, equations 9 to 14.
 
-    A place is credited with what the looks from there on add to the likelihood of the answers: the
-    bound is the sum of all that the looks add. The paper credits it with the likelihood itself,
-    which has the same mean gradient and more noise.
+    A location is credited with what the glimpses from there on add to the log-likelihood of the
+    answers: the bound is the sum of these terms. The paper credits it with the log-likelihood
+    itself, which has the same mean gradient and more noise.
 
     Args:
-        early_weight: How much the mean over the earlier answers for an object counts beside the
-            last one; the paper teaches the last ones only.
-        discount: Less than 1 credits less of what later looks add; 1: the gradient of the bound.
-        reward_weight: How much the credit counts. It teaches nothing that the answers teach, so it
-            matters only where the gradient of both is cut to a length.
+        early_weight: Weight of the mean over the earlier answers for an object, relative to the
+        last one; the paper trains only the last ones.
+        discount: Below 1 later glimpses count less; 1: the gradient of the bound.
+        reward_weight: Weight of the credit. It trains no weights that the answers train, so it
+            matters only with gradient clipping.
     """
     right = target[None, :, :, None].expand(reading.logits.shape[:4])
     log_likelihood = -functional.cross_entropy(
@@ -255,12 +253,12 @@ def dram_loss(
 def read_together(
     readers: Sequence[Dram], images: Float[Tensor, "batch height width"], *, n_samples: int
 ) -> Float[Tensor, "batch object d_class"]:
-    """Log-probabilities of the objects from left to right, by several readers; section 5.2.
+    """Log-probabilities of the objects from left to right, by an ensemble of readers; section 5.2.
 
-    Each reader is averaged over sampled paths (Monte Carlo averaging), and what they say is
-    multiplied. Some may read backward: what they say is turned around, but for the answer "no more"
-    at the end. The paper looks for the sequence that a forward and a backward reader both find
-    likely among the best of each; with a known number of objects this is it, without a search.
+    Each reader is averaged over sampled paths (Monte Carlo averaging), and their probabilities are
+    multiplied. Some may read backward: their answers are reversed, except for the end answer. The
+    paper searches for a sequence that is likely for a forward and a backward reader among the best
+    of each; with a known number of objects this gives the same without a search.
     """
     total = torch.zeros(())
     for reader in readers:
@@ -273,7 +271,7 @@ def read_together(
 def from_left(
     backward: Float[Tensor, "batch object d_class"],
 ) -> Float[Tensor, "batch object d_class"]:
-    """Turn around what a backward reader says; the last answer, "no more", stays.
+    """Reverse the answers of a backward reader, except for the last one, the end.
 
     >>> from_left(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
     tensor([2., 1., 3.])
@@ -284,7 +282,7 @@ def from_left(
 def read_objects(
     logits: Float[Tensor, "batch object d_class"], *, end: int
 ) -> list[tuple[int, ...]]:
-    """The objects of each image, up to the answer ``end`` that says: no more.
+    """The objects of each image, up to the answer ``end``.
 
     >>> read_objects(torch.eye(3)[None, [1, 0, 2]], end=2)
     [(1, 0)]

@@ -1,4 +1,4 @@
-"""DRAW: a picture is drawn in several strokes, each read, imagined and written by attention.
+"""DRAW: a recurrent variational autoencoder that reads and writes images by attention.
 
 Gregor et al., 2015, "DRAW: A Recurrent Neural Network For Image Generation"
 (https://arxiv.org/abs/1502.04623).
@@ -18,36 +18,36 @@ from torch.nn import functional
 from saccade.zoo.cells.cell import LearnedStart, weights_of
 from saccade.zoo.cells.lstm import LstmCell
 from saccade.zoo.objectives.variational import gaussian_kl
-from saccade.zoo.sensors.coordinates import check_images
 from saccade.zoo.sensors.gaussian_bank import GaussianGrid, GridPlace, gaussian_read, gaussian_write
+from saccade.zoo.sensors.retina import check_images
 
-# An eighth of MNIST's pixels are ink: log(1/8 / (7/8)). A canvas that began at 0 would be grey.
+# An eighth of MNIST's pixels are ink: log(1/8 / (7/8)). A canvas initialised to 0 would be grey.
 PAPER = -1.95
 
 
 class Drawn(NamedTuple):
-    """A drawing, stroke by stroke."""
+    """A generated image, step by step."""
 
     canvases: tuple[Float[Tensor, "batch height width"], ...]
-    """Log-odds of ink after each step; the last is the picture."""
+    """Log-odds of ink after each step; the last is the image."""
     kl: Float[Tensor, "batch step"]
-    """What each step's latent cost, in nats; zero where it was drawn from the prior."""
+    """KL of each step's latent, in nats; zero where it was sampled from the prior."""
     reads: tuple[GaussianGrid | None, ...]
-    """Where it looked at each step; None without attention, or where nothing was read."""
+    """Grid of each read; None without attention, or where nothing was read."""
     writes: tuple[GaussianGrid | None, ...]
-    """Where it wrote; None without attention."""
+    """Grid of each write; None without attention."""
 
 
 class Read(NamedTuple):
-    """What a step sees of the image and of what is wrong with the canvas."""
+    """The read of a step from the image and the error of the canvas."""
 
     seen: Float[Tensor, "batch d_seen"]
-    """Without attention what is wrong alone: the image stays the same."""
+    """Without attention only the error: the image is constant."""
     grid: GaussianGrid | None
 
 
 class Stroke(NamedTuple):
-    """What a step adds to the canvas."""
+    """The write of a step."""
 
     ink: Float[Tensor, "batch height width"]
     grid: GaussianGrid | None
@@ -66,11 +66,12 @@ class Draw(nn.Module):
         canvas_t = canvas_(t-1) + write(dec_t)
 
     With attention (section 3.2) a read is a small patch seen through a Gaussian filter bank whose
-    place, stride and width the decoder chose, and so is a write. Without (section 3.1) the encoder
-    sees all pixels and the decoder writes all of them. Canvas and states begin with learnt values.
+    centre, stride and width the decoder chose, and so is a write. Without attention (section 3.1)
+    the encoder sees all pixels and the decoder writes all of them. Initial canvas and states are
+    learnt.
 
-    Where we differ: the grids begin on the whole image whatever the state, and the canvas begins
-    nearly white; the paper does not say where they begin.
+    Where we differ: the grids are initialised to the whole image for any state, and the canvas to
+    nearly white; the paper does not specify either.
 
     >>> model = Draw(height=7, width=5, d_hidden=11, d_latent=3, n_steps=2)
     >>> drawn = model(torch.rand(2, 7, 5))
@@ -104,7 +105,7 @@ class Draw(nn.Module):
         self.first_canvas = nn.Parameter(torch.full((height, width), PAPER))
 
     def forward(self, images: Float[Tensor, "batch height width"]) -> Drawn:
-        """Draw images again, from latents that were read off them."""
+        """Reconstruct images from their latents."""
         check_images(images, size=(self.height, self.width))
         n = len(images)
         canvas = self.first_canvas.expand(n, -1, -1)
@@ -113,7 +114,7 @@ class Draw(nn.Module):
         canvases, means, log_sigmas, reads, writes = [], [], [], [], []
         for noise in torch.randn(self.n_steps, n, self.decoder.d_input).to(canvas):
             error = images - canvas.sigmoid()
-            # Rows of both beside each other, which is how `gaussian_read` wants them in memory.
+            # Rows of both interleaved, the memory layout that `gaussian_read` uses.
             both = torch.stack([images, error], dim=2).transpose(1, 2)
             read = self._read(both, dec.hidden)
             gates = project(torch.cat([read.seen, dec.hidden], dim=1))
@@ -132,7 +133,7 @@ class Draw(nn.Module):
         return Drawn(tuple(canvases), kl, tuple(reads), tuple(writes))
 
     def sample(self, n: int) -> Drawn:
-        """Draw images that never were: section 2.3, every latent comes from the prior, N(0, 1)."""
+        """Generate new images: section 2.3, every latent is sampled from the prior, N(0, 1)."""
         canvas, dec = self.first_canvas.expand(n, -1, -1), self.decoder.start(n)
         canvases, writes = [], []
         for latent in torch.randn(self.n_steps, n, self.decoder.d_input).to(canvas):
@@ -147,9 +148,9 @@ class Draw(nn.Module):
     def _projecting(
         self, images: Float[Tensor, "batch height width"]
     ) -> Callable[[Tensor], Tensor]:
-        """How what a step sees enters the encoder: ``W_x [image, error, dec] + b`` of its gates.
+        """The input part of the encoder's gates: ``W_x [image, error, dec] + b``.
 
-        Without attention the image is the same at every step, so that its part is made once.
+        Without attention the image is the same at every step, so its part is computed once.
         """
         if self.read_place is not None:
             return self.encoder.project

@@ -1,4 +1,4 @@
-"""EDRAM: a spatial transformer inside the loop of attention."""
+"""EDRAM: a recurrent attention model with a spatial transformer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.sensors.coordinates import check_images
+from saccade.zoo.sensors.retina import check_images
 from saccade.zoo.sensors.spatial_transformer import IDENTITY, warp
 
 CONTEXT_SIDE = 25  # pixels a side of the image that the context network sees: a quarter of 100
 
 
 class Glimpsed(NamedTuple):
-    """What a pass over a batch of images leaves."""
+    """Result of a pass over a batch of images."""
 
     logits: Float[Tensor, "batch glimpse d_class"]
     """The answer after each glimpse."""
     thetas: Float[Tensor, "batch glimpse 2 3"]
     """The window of each glimpse, as an affine matrix."""
     patches: tuple[Float[Tensor, "batch side side"], ...]
-    """What was seen."""
+    """The glimpses."""
 
 
 class EdramLoss(NamedTuple):
@@ -36,7 +36,7 @@ class EdramLoss(NamedTuple):
     named: Float[Tensor, ""]
     """Cross-entropy of the answers."""
     placed: Float[Tensor, ""]
-    """Squared distance of the windows from where they should be."""
+    """Squared distance of the windows from their targets."""
 
 
 class Edram(nn.Module):
@@ -50,18 +50,18 @@ class Edram(nn.Module):
         answer  = softmax of r1_t;  A_(t+1) = W r2_t + b              six numbers, any affine map
 
     A network of convolutions over the image at low resolution, the context, gives the upper LSTM
-    its first state: it may tell where to look but not what is there. All of it has a gradient, the
-    bilinear sampler included, so there is no reward.
+    its initial state: it may influence where to look but not the answer. Everything is
+    differentiable, including the bilinear sampler, so there is no reward.
 
-    Where we differ: it is smaller than theirs, in channels and in states. And the gradient that
-    comes through the sampler, from what is seen to where it is looked, can be made smaller: over
-    some glimpses it grows, and what the windows are told by their own loss is lost in it.
+    Where we differ: it has fewer channels and hidden units than theirs. And the gradient through
+    the sampler, from the glimpse to its window, can be scaled down: over some glimpses it grows,
+    and dominates the gradient of the windows' own loss.
 
     Args:
         size: Height and width of the images in pixels.
-        side: Pixels of a glimpse's side.
-        channels: Of the glimpse network's convolutions; each is followed by a pooling of 2.
-        sampler_gradient: How much gradient goes from a glimpse to its window; the paper's: 1.
+        side: Side of a glimpse in pixels.
+        channels: Channels of the glimpse network's convolutions; a pooling of 2 follows each.
+        sampler_gradient: Scale of the gradient from a glimpse to its window; 1 in the paper.
 
     >>> model = Edram(size=(25, 25), n_classes=5, n_glimpses=2, side=10, channels=(3,), d_hidden=7)
     >>> model(torch.zeros(2, 25, 25)).shape
@@ -130,13 +130,13 @@ def edram_loss(
     theta: Float[Tensor, "batch 2 3"],
     place_weight: float,
 ) -> EdramLoss:
-    """Name the object after every glimpse, and look at it with every glimpse: section 3.3.
+    """Train the answer and the window of every glimpse: section 3.3.
 
     ``1/N sum_j ( -log p_j(label) + weight sum_k (theta_jk - theta*_k)^2 )``. The paper's ``beta_k``
-    weighs each of the six numbers by itself; we weigh all alike.
+    weights each of the six numbers separately; we use one weight.
 
     Args:
-        theta: The window that just holds the object.
+        theta: The bounding window of the object.
     """
     n_glimpses = looked.logits.shape[1]
     answers = looked.logits.flatten(0, 1)
@@ -146,7 +146,7 @@ def edram_loss(
 
 
 def _convolutions(channels: Sequence[int], side: int, d_output: int) -> list[nn.Module]:
-    """Convolutions of 3 with poolings of 2, and a linear map of what is left."""
+    """3 x 3 convolutions with poolings of 2, and a linear map."""
     layers: list[nn.Module] = []
     for d_in, d_out in pairwise(channels):
         layers += [nn.Conv2d(d_in, d_out, 3), nn.MaxPool2d(2), nn.ReLU()]

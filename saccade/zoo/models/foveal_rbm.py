@@ -1,4 +1,4 @@
-"""Foveal glimpses put together by a third-order Boltzmann machine that learns where to look."""
+"""Foveal glimpses combined by a third-order Boltzmann machine that learns where to look."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.coordinates import check_images
-from saccade.zoo.sensors.retina import Retina, sum_images
+from saccade.zoo.sensors.retina import Retina, check_images, sum_images
 
 
 class Fixations(NamedTuple):
-    """Where an image was looked at, and what was seen there."""
+    """Locations and glimpses of an image."""
 
     places: Int[Tensor, "batch glimpse"]
-    """Numbers of places; ``FovealRbm.places`` has where they are."""
+    """Indices of locations; ``FovealRbm.places`` has their coordinates."""
     patches: Float[Tensor, "batch glimpse d_patch"]
 
 
 class Visible(NamedTuple):
-    """Glimpses and a class that are free to change; earlier glimpses are given, as their sum."""
+    """Free glimpses and class; earlier glimpses are fixed, given as their sum."""
 
     before: Float[Tensor, "row d_hidden"]
-    """What the given glimpses and the biases send to the hidden units."""
+    """Input of the hidden units from the fixed glimpses and the biases."""
     patches: Float[Tensor, "row free d_patch"]
     gates: Float[Tensor, "row free d_factor"]
-    """Of the places where they were seen."""
+    """Gates of the free glimpses' locations."""
     labels: Int[Tensor, " row"]
 
 
 class FovealRbm(nn.Module):
-    """A Boltzmann machine that puts glimpses together, with a controller of its gaze.
+    """A Boltzmann machine that combines glimpses, with a controller of the gaze.
 
     Larochelle and Hinton, 2010 (https://www.cs.toronto.edu/~hinton/absps/nips_eyebm.pdf), the
     "multi-fixation RBM". Glimpses x_k, one hidden layer h and a class y have the energy::
 
         E = - d_y - sum_k b.x_k - c.h - h.U_y - sum_k h.P diag(z(place_k)) F x_k
 
-    What a pixel does to a hidden unit depends on where it was seen: a third-order weight, factored
-    into filters F, one gate z for every place and factor, and a pooling P. The hidden units sum
-    themselves out, so that the class is known in closed form after any number of glimpses::
+    The effect of a pixel on a hidden unit depends on its location: a third-order weight, factored
+    into filters F, one gate z for every location and factor, and a pooling P. The hidden units can
+    be summed out, so the class has a closed form after any number of glimpses::
 
         log p(y | x_1..k) = d_y + sum_j softplus(a_kj + U_yj) + constant
         a_k = c + sum_(i <= k) P diag(z(place_i)) F x_i
 
-    The controller is a logistic regression from the hidden units and the places seen to whether
-    the next place will make the right class more likely; it looks where that is most likely.
+    The controller is a logistic regression from the hidden units and the visited locations to
+    whether the next location will make the correct class more likely; it looks where that is most
+    likely.
 
     Where we differ: the retina is that of the other models here, squares at several scales. A gate
-    is a sigmoid, so that a place weakens a factor and never turns it.
+    is a sigmoid, so a location can weaken a factor but not change its sign.
 
     Args:
         size: Height and width of the images in pixels.
-        side: Places are a square of so many times so many; the finest patches at its edges touch
-            those of the image.
+        side: Locations form a grid of side x side; the finest patches of its outer locations touch
+            the edges of the image.
 
     >>> model = FovealRbm(size=(28, 28), n_classes=10, retina=Retina(size=8), side=5, n_glimpses=3)
     >>> model(torch.zeros(2, 28, 28)).shape
@@ -81,9 +81,9 @@ class FovealRbm(nn.Module):
         retina.check(*size)
         if side < 2 or not 1 <= n_glimpses <= side**2:
             raise UsageError(
-                "expected a side of 2 places or more and 1 to side x side glimpses, "
+                "expected a side of 2 locations or more and 1 to side x side glimpses, "
                 f"got side {side} and {n_glimpses} glimpses",
-                hint="no place is looked at twice",
+                hint="no location is visited twice",
             )
         self.size, self.retina, self.n_glimpses = size, retina, n_glimpses
         self.register_buffer("places", _grid(side, size=size, patch=retina.size))
@@ -94,24 +94,24 @@ class FovealRbm(nn.Module):
         self.class_bias = nn.Parameter(torch.zeros(n_classes))  # d
         self.pixel_bias = nn.Parameter(torch.zeros(retina.d_patch))  # b
         self.controller = nn.Linear(d_hidden + side**2, side**2)
-        # Twice what keeps the size of what comes in: pixels are mostly dark, gates half shut.
+        # Twice the variance-preserving scale: pixels are mostly dark, gates half closed.
         nn.init.normal_(self.filters.weight, std=2 * retina.d_patch**-0.5)
         nn.init.normal_(self.pool.weight, std=2 * d_factor**-0.5)
 
     def forward(
         self, images: Float[Tensor, "batch height width"]
     ) -> Float[Tensor, "batch d_class"]:
-        """The answer, looking where the controller would."""
+        """The answer, with the controller's glimpses."""
         return self.logits(self.drives(self.look(images))[:, -1])
 
     @torch.no_grad()
     def look(
         self, images: Float[Tensor, "batch height width"], *, explore: float = 0.0
     ) -> Fixations:
-        """Look ``n_glimpses`` times at each image, never twice at one place.
+        """Take ``n_glimpses`` glimpses of each image, never two at one location.
 
         Args:
-            explore: How likely a place is drawn at random instead of chosen by the controller.
+            explore: Probability that a location is random instead of chosen by the controller.
         """
         check_images(images, size=self.size)
         summed = sum_images(images)
@@ -133,17 +133,17 @@ class FovealRbm(nn.Module):
     def scores(
         self, drive: Float[Tensor, "*any d_hidden"], seen: Float[Tensor, "*any place"]
     ) -> Float[Tensor, "*any place"]:
-        """The controller: log-odds that a look at each place makes the answer better."""
+        """The controller: log-odds that a glimpse at each location improves the answer."""
         return self.controller(torch.cat([drive.detach().sigmoid(), seen], -1))
 
     def gates_at(self, places: Int[Tensor, "*any"]) -> Float[Tensor, "*any d_factor"]:
-        """What a place lets through of each factor: z."""
+        """The gates of each factor at a location: z."""
         return functional.embedding(places, self.gates.sigmoid())
 
     def sent(
         self, patches: Float[Tensor, "*any d_patch"], gates: Float[Tensor, "*any d_factor"]
     ) -> Float[Tensor, "*any d_hidden"]:
-        """What glimpses send to the hidden units: P diag(z) F x."""
+        """Input of the hidden units from glimpses: P diag(z) F x."""
         return functional.linear(gates * self.filters(patches), self.pool.weight)
 
     def drives(self, fixations: Fixations) -> Float[Tensor, "batch glimpse_and_1 d_hidden"]:
@@ -157,7 +157,7 @@ class FovealRbm(nn.Module):
         return self.class_bias + on.sum(-1)
 
     def free_energy(self, visible: Visible) -> Float[Tensor, " row"]:
-        """The energy of what is seen with the hidden units summed out."""
+        """The free energy of the visible units, with the hidden units summed out."""
         drive = visible.before + self.sent(visible.patches, visible.gates).sum(1)
         on = functional.softplus(drive + self.of_class[visible.labels]).sum(-1)
         pixels = visible.patches.sum(1) @ self.pixel_bias
@@ -165,7 +165,7 @@ class FovealRbm(nn.Module):
 
     @torch.no_grad()
     def gibbs(self, visible: Visible, *, n_steps: int = 1) -> Visible:
-        """Draw free glimpses and the class anew, from the hidden units that they bring about."""
+        """Resample the free glimpses and the class by Gibbs sampling."""
         for _ in range(n_steps):
             drive = visible.before + self.sent(visible.patches, visible.gates).sum(1)
             on = (drive + self.of_class[visible.labels]).sigmoid().bernoulli()
@@ -179,7 +179,7 @@ class FovealRbm(nn.Module):
 
 
 def _grid(side: int, *, size: tuple[int, int], patch: int) -> Float[Tensor, "place 2"]:
-    """Centres of a square of places, (x, y), row by row."""
+    """Centres of a square grid of locations, (x, y), row by row."""
     height, width = size
     along = torch.linspace(-1, 1, side)
     rows, columns = torch.meshgrid(
@@ -188,7 +188,7 @@ def _grid(side: int, *, size: tuple[int, int], patch: int) -> Float[Tensor, "pla
     return torch.stack([columns, rows], dim=-1).flatten(0, 1)
 
 
-# What a multi-fixation Boltzmann machine and its controller are trained towards.
+# The objectives of a multi-fixation Boltzmann machine and its controller.
 
 
 class FovealLoss(NamedTuple):
@@ -196,7 +196,7 @@ class FovealLoss(NamedTuple):
 
     loss: Float[Tensor, ""]
     nats: Float[Tensor, ""]
-    """Of the right class."""
+    """Of the correct class."""
     divergence: Float[Tensor, ""]
     """Of the glimpses; its gradient is what counts."""
     control: Float[Tensor, ""]
@@ -218,17 +218,17 @@ def foveal_loss(
 
         sum_k [- log p(y | x_1..k) - generative_weight log p(y, x_k | x_1..k-1)]
 
-    Where we differ: a mean over glimpses instead of a sum, which changes the learning rate alone.
-    k begins at 0, without any glimpse: the controller compares the first one with that, and beside
-    an answer that nobody taught every place looks good. The second part is that of one glimpse of
-    each path, drawn at random, which is the same on average and less work.
+    Where we differ: a mean over glimpses instead of a sum, which only changes the learning rate. k
+    starts at 0, without any glimpse: the controller compares the first glimpse with that, and
+    against an untrained answer every location looks good. The second part uses one random glimpse
+    of each path, which is the same on average and less work.
 
     Args:
         is_sequential: If not, "hybrid": - log p(y | x_1..K) - generative_weight log p(y, x_1..K),
             and again - log p(y).
     """
     drives = model.drives(fixations)
-    # Before the first glimpse all images are the same, and summing hidden units out is most work.
+    # Before the first glimpse all images are the same, and summing out is most of the cost.
     blind = model.logits(drives[:1, :1]).expand(len(labels), -1, -1)
     logits = torch.cat([blind, model.logits(drives[:, 1:])], dim=1)  # [batch, 1 + glimpse, class]
     targets = labels[:, None].expand(-1, logits.shape[1])
@@ -244,10 +244,10 @@ def foveal_loss(
 def contrastive_divergence(
     model: FovealRbm, visible: Visible, *, n_steps: int = 1
 ) -> Float[Tensor, ""]:
-    """How much lower the free energy of what was seen is than that of what the machine makes of it.
+    """Free energy of the data minus that of Gibbs samples started at it.
 
-    Hinton, 2002 (https://doi.org/10.1162/089976602760128018). Its gradient, with what is drawn held
-    fixed, estimates that of - log p(visible), the better the more steps.
+    Hinton, 2002 (https://doi.org/10.1162/089976602760128018). Its gradient, with samples as
+    constants, estimates that of - log p(visible), the better the more steps.
     """
     drawn = model.gibbs(visible, n_steps=n_steps)
     return (model.free_energy(visible) - model.free_energy(drawn)).mean()
@@ -261,7 +261,7 @@ def _visible(
     drives: Float[Tensor, "batch glimpse_and_1 d_hidden"],
     is_sequential: bool,
 ) -> Visible:
-    """What is free: one glimpse of each path after those before it, or all glimpses."""
+    """The free units: one glimpse of each path given the earlier ones, or all glimpses."""
     gates = model.gates_at(fixations.places)
     if not is_sequential:
         return Visible(drives[:, 0], fixations.patches, gates, labels)
@@ -282,7 +282,7 @@ def _control(
     drives: Float[Tensor, "batch glimpse_and_1 d_hidden"],
     is_better: Bool[Tensor, "batch glimpse"],
 ) -> Float[Tensor, ""]:
-    """Logistic regression: did the place that was looked at make the right class more likely?"""
+    """Logistic regression: did the visited location make the correct class more likely?"""
     chosen = functional.one_hot(fixations.places, len(model.places)).to(drives)
     seen = chosen.cumsum(1) - chosen  # [batch, glimpse, place]: before that glimpse
     scores = (model.scores(drives[:, :-1], seen) * chosen).sum(-1)

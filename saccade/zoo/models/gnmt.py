@@ -1,9 +1,9 @@
-"""GNMT: a deep stack of LSTMs with residual connections, and attention from its lowest layer.
+"""GNMT: deep LSTM stacks with residual connections, and attention from the lowest layer.
 
-Wu et al., 2016 (https://arxiv.org/abs/1609.08144), section 3 and figure 1. The design is one for
-speed: only the lowest encoder layer reads both ways and only the lowest decoder layer asks the
-attention, so that all layers above can run while those below are still at work. Here the same cut
-lets the whole of the upper layers run through torch's fused kernel.
+Wu et al., 2016 (https://arxiv.org/abs/1609.08144), section 3 and figure 1. The design is for speed:
+only the lowest encoder layer is bidirectional and only the lowest decoder layer queries the
+attention, so that layers can run in parallel. Here the same split lets all upper layers run through
+torch's fused kernel.
 """
 
 from typing import Any, NamedTuple
@@ -26,29 +26,29 @@ RESIDUAL_FROM = 2  # section 3.1: from the third layer on a layer's input is add
 
 
 class GnmtState(NamedTuple):
-    """What the decoder carries from step to step."""
+    """State of the decoder."""
 
     bottom: Any
     upper: tuple
 
 
 class BottomOut(NamedTuple):
-    """What the lowest decoder layer hands to those above."""
+    """Output of the lowest decoder layer."""
 
     hidden: Float[Tensor, "batch pos d_model"]
     context: Float[Tensor, "batch pos d_model"]
 
 
 class Gnmt(nn.Module):
-    """Encoder: one layer both ways, the rest forwards. Decoder: all layers read the context.
+    """Encoder: one bidirectional layer, the rest forward. Decoder: all layers read the context.
 
-    Equations 4 to 6. The attention is asked by the lowest decoder layer's output of the step
-    before, ``a_t = attend(h_(t-1), encoder)``, and every decoder layer reads ``[its input ; a_t]``
-    at step t. From the third layer on, input and output of a layer are added (equation 6), without
-    which, the paper finds, more than four or five layers stop to learn.
+    Equations 4 to 6. The query is the lowest decoder layer's output at the previous step, ``a_t =
+    attend(h_(t-1), encoder)``, and every decoder layer reads ``[its input ; a_t]`` at step t. From
+    the third layer on, input and output of a layer are added (equation 6), without which, the paper
+    finds, stacks of more than four or five layers do not train.
 
-    The paper has 8 + 8 layers of 1024; Multi30k has enough with fewer and narrower ones. The
-    decoder begins with zeros: the paper does not say, and the attention tells it all it needs.
+    The paper has 8 + 8 layers of 1024; Multi30k needs fewer and narrower ones. The decoder's
+    initial state is zero: the paper does not specify it, and attention provides the source.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Gnmt(nn.Module):
         super().__init__()
         self.source_embed = nn.Embedding(n_source, d_model)
         self.target_embed = nn.Embedding(n_target, d_model)
-        half = d_model // 2  # each way: so that what leaves the layer is as wide as all others
+        half = d_model // 2  # per direction, so that the output is as wide as that of other layers
         self.both_ways = Bidirectional(LstmCell(d_model, half), LstmCell(d_model, d_model - half))
         self.encoder = make_stack(
             "lstm",
@@ -83,14 +83,14 @@ class Gnmt(nn.Module):
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]
     ) -> Memory:
-        """The outputs of the highest encoder layer, ready to be attended."""
+        """The outputs of the highest encoder layer as a memory."""
         words = self.dropout(self.source_embed(source))  # [batch, source_pos, d_model]
         below = self.both_ways.unroll(words, mask=mask).outputs
         outputs = self.encoder.unroll(self.dropout(below), mask=mask).outputs
         return self.attention.remember(outputs, mask=mask)
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words."""
+        """Logits at the real target positions, with teacher forcing."""
         memory = self.read(batch.source, batch.source_mask)
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_model]
         x, context = self._bottom(words, memory)  # both [batch, pos, d_model]
@@ -101,7 +101,7 @@ class Gnmt(nn.Module):
         return self.output(self.dropout(x[batch.target_mask]))
 
     def _bottom(self, words: Float[Tensor, "batch pos d_model"], memory: Memory) -> BottomOut:
-        """Attend and step, word by word: the one part that cannot be done for all at once."""
+        """Attend and step, word by word: the only sequential part."""
         state = self.bottom.start(len(words))
         hidden, context = [], []
         for word in words.unbind(1):

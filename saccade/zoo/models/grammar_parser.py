@@ -22,7 +22,7 @@ from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.treebank import WORD
 from saccade.zoo.tasks.vocabulary import EOS, SYMBOLS, Padded
 
-# Which symbols can follow in a linearised tree: every bracket closed, every word in its place.
+# Which symbols can follow in a linearised tree: balanced brackets, all words placed.
 
 # The deepest tree of the treebank's sample is 28 brackets deep, and none has as many as two for
 # each word; sentences of others may need a little more.
@@ -30,31 +30,31 @@ MAX_DEPTH, BRACKETS_A_WORD = 48, 3
 
 
 class OpenBrackets(NamedTuple):
-    """How far each of several trees is written."""
+    """The state of several partial trees."""
 
     labels: Int[Tensor, "row depth"]
-    """Of the open brackets, the outermost first; unused beyond ``depth``."""
+    """Labels of the open brackets, outermost first; unused beyond ``depth``."""
     depth: Int[Tensor, " row"]
     n_opened: Int[Tensor, " row"]
     """Brackets opened since the last word or closing bracket."""
     n_left: Int[Tensor, " row"]
-    """Words that have no place yet."""
+    """Words not placed yet."""
     n_spare: Int[Tensor, " row"]
     """Brackets that may still be opened."""
 
     @property
     def top(self) -> Int[Tensor, " row"]:
-        """The label of the innermost open bracket; any one where none is open."""
+        """The label of the innermost open bracket; arbitrary where none is open."""
         return self.labels.gather(1, (self.depth - 1).clamp_min(0)[:, None])[:, 0]
 
 
 class BracketRules(nn.Module):
-    """The rules of writing one tree over a given number of words, for many trees at once.
+    """The rules of one linearised tree over a given number of words, for many trees at once.
 
-    One bracket holds everything; a bracket holds something; a closing bracket has the label of the
-    innermost open one; words come as often as the sentence has them; and there are not more than
-    so many brackets for each. Whoever keeps to `legal` can
-    always go on and always comes to an end, so nothing needs repair.
+    One bracket contains everything; no bracket is empty; a closing bracket has the label of the
+    innermost open one; there are as many words as in the sentence; and the number of brackets per
+    word is limited. Any sequence of `legal` symbols can be completed and ends, so nothing needs
+    repair.
 
     Args:
         pieces: How each symbol is written: the four of `SYMBOLS`, XX, ``(S``, ``)S`` and so on.
@@ -73,7 +73,7 @@ class BracketRules(nn.Module):
         wrong += [p for label in labels for p in (f"({label}", f"){label}") if p not in inside]
         if wrong or WORD not in inside:
             raise UsageError(
-                f"no trees can be written with these symbols: {' '.join(wrong) or 'no ' + WORD}",
+                f"these symbols cannot form trees: {' '.join(wrong) or 'no ' + WORD}",
                 hint=f"{WORD} for words, and each label with both brackets: (NP )NP",
             )
         self.labels = tuple(labels)
@@ -89,17 +89,17 @@ class BracketRules(nn.Module):
 
     @staticmethod
     def most_symbols(n_words: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
-        """No tree over so many words takes more: words, brackets both ways, the end."""
+        """Maximum number of symbols of a tree: words, opening and closing brackets, the end."""
         return (1 + 2 * BRACKETS_A_WORD) * n_words + 1
 
     def begin(self, n_words: Int[Tensor, " row"]) -> OpenBrackets:
-        """Nothing is written."""
+        """The empty trees."""
         labels = torch.zeros(len(n_words), MAX_DEPTH, dtype=torch.long, device=n_words.device)
         zero = torch.zeros_like(n_words)
         return OpenBrackets(labels, zero, zero, n_words, BRACKETS_A_WORD * n_words)
 
     def after(self, tokens: Int[Tensor, " row"], brackets: OpenBrackets) -> OpenBrackets:
-        """What the next symbol of each tree makes of it; BOS and PAD change nothing."""
+        """The state after the next symbol of each tree; BOS and PAD change nothing."""
         labels, depth, n_opened, n_left, n_spare = brackets
         opens, closes, word = self.is_open[tokens], self.is_close[tokens], self.is_word[tokens]
         place = depth.clamp_max(MAX_DEPTH - 1)[:, None]
@@ -128,7 +128,7 @@ class BracketRules(nn.Module):
     def legal_all_along(
         self, tokens: Int[Tensor, "batch pos"], n_words: Int[Tensor, " batch"]
     ) -> Bool[Tensor, "batch pos d_vocab"]:
-        """For sequences that are known: what may come after each symbol."""
+        """For known sequences: the legal symbols after each symbol."""
         brackets, found = self.begin(n_words), []
         for column in tokens.unbind(1):
             brackets = self.after(column, brackets)
@@ -137,38 +137,37 @@ class BracketRules(nn.Module):
 
 
 class ParserMemory(NamedTuple):
-    """A sentence that was read."""
+    """An encoded sentence."""
 
     attended: Memory
     words: Float[Tensor, "sentence source_pos d_word"]
 
 
 class ParserState(NamedTuple):
-    """How far a tree is written."""
+    """State of the decoder and its partial trees."""
 
     cells: tuple
     brackets: OpenBrackets
     n_read: Int[Tensor, " row"]
-    """Words that have their place."""
+    """Number of words placed."""
 
 
 class GrammarParser(nn.Module):
     """Read a sentence, then write its tree as ``(S (NP XX )NP (VP XX )VP )S``, with attention.
 
     Vinyals et al., 2015 (https://arxiv.org/abs/1412.7449), the model with attention of section 2.1.
-    They have 40,000 sentences to learn from and still need 11 million more that another parser has
-    parsed; we have 3,000. So what need not be learnt is given:
+    They have 40,000 training sentences and still need 11 million more parsed by another parser; we
+    have 3,000. So the model has built-in knowledge:
 
-    - The tree is one by construction (`BracketRules`): symbols that cannot follow have no
-      probability, in training as in decoding. The paper lets the network learn this.
-    - Whoever has written k words is about to place word k + 1: the decoder is fed that word's
-      encoding beside the last symbol. The paper's attention has to find the place; ours
-      is free to look elsewhere.
-    - A word is known by its class, too (its capitals and ending), so that rare ones mean something.
+    - Trees are valid by construction (`BracketRules`): symbols that cannot follow have probability
+      zero, in training and decoding. The paper lets the network learn this.
+    - After k words the next word is k + 1: the decoder is fed that word's encoding with the last
+      symbol. The paper's attention has to find it; ours is free to attend elsewhere.
+    - A word also has an embedding of its class (capitals and ending), which helps with rare words.
     - `tag` predicts parts of speech from the encodings, for a second loss.
 
-    The encoder reads both ways where the paper reads the sentence reversed. Attention is bilinear,
-    and does not feed the decoder but its output alone (Luong et al., 2015,
+    The encoder is bidirectional where the paper reads the sentence reversed. Attention is bilinear,
+    and feeds only the output, not the decoder's state (Luong et al., 2015,
     https://arxiv.org/abs/1508.04025), so that all steps of training are computed at once.
 
     Args:
@@ -208,13 +207,13 @@ class GrammarParser(nn.Module):
         self.dropout = LockedDropout(dropout)
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions; minus infinity for what cannot follow."""
+        """Logits at the real target positions; minus infinity for symbols that cannot follow."""
         return self.write(self.encode(batch.source, batch.source_mask), batch)
 
     def encode(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]
     ) -> Float[Tensor, "batch source_pos d_word"]:
-        """Each word among the others."""
+        """Encode each word in context."""
         words = self.source_embed(source) + self.source_embed(self.classes[source])
         for reader in self.readers:
             assert isinstance(reader, Bidirectional)
@@ -230,8 +229,8 @@ class GrammarParser(nn.Module):
     def write(
         self, encoded: Float[Tensor, "batch source_pos d_word"], batch: PairBatch
     ) -> Float[Tensor, "token d_vocab"]:
-        """What follows each symbol of known trees over sentences that were read."""
-        n_words = batch.source_mask.sum(1) - 1  # without EOS, which stands for "all words placed"
+        """Logits after each symbol of known trees, over encoded sentences."""
+        n_words = batch.source_mask.sum(1) - 1  # without EOS, which means "all words placed"
         n_read = self.rules.is_word[batch.target_in].cumsum(1)
         current = encoded.gather(1, n_read[:, :, None].expand(-1, -1, encoded.shape[2]))
         hidden = torch.cat([self.target_embed(batch.target_in), current], dim=-1)
@@ -256,12 +255,12 @@ class GrammarParser(nn.Module):
     def step(
         self, tokens: Int[Tensor, " row"], memory: ParserMemory, state: ParserState
     ) -> Stepped:
-        """Write one symbol; only what can follow has any probability."""
+        """Predict one symbol; symbols that cannot follow have probability zero."""
         brackets = self.rules.after(tokens, state.brackets)
         n_read = state.n_read + self.rules.is_word[tokens]
         n_sentences = len(memory.words)
         of_sentence = n_read.view(n_sentences, -1, 1).expand(-1, -1, memory.words.shape[2])
-        # A hypothesis that is given up may have placed more words than there are.
+        # An abandoned hypothesis may have placed more words than there are.
         of_sentence = of_sentence.clamp_max(memory.words.shape[1] - 1)
         current = memory.words.gather(1, of_sentence).flatten(0, 1)  # [row, d_word]
         hidden, cells = torch.cat([self.target_embed(tokens), current], dim=-1), []

@@ -1,8 +1,8 @@
-"""Hard attention that listens and decides: at each input, say the next symbol now, or wait.
+"""Online hard attention: at each input, emit the next symbol or wait.
 
 Luo, Chiu, Jaitly and Sutskever, 2016, Learning Online Alignments with Continuous Rewards Policy
 Gradient (https://arxiv.org/abs/1608.01281). The source is read once, from left to right, and the
-target is written while it is read: nothing has to be heard to its end first.
+target is emitted while it is read, without waiting for its end.
 """
 
 from typing import NamedTuple
@@ -16,58 +16,58 @@ from saccade.errors import UsageError
 from saccade.zoo.cells.gru import GruCell
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
-from saccade.zoo.fast.forms import whole
+from saccade.zoo.fast.forms import upcast
 from saccade.zoo.objectives.reinforce import LearnedBaseline
 from saccade.zoo.objectives.variational import SampledBound, sampled_bound
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import EOS, Padded
 
-# Log-odds of speaking before anything was learnt: about one input in four. At even odds all would
-# be said before half of it was heard.
+# Initial log-odds of emitting: about one input in four. At even odds everything would be emitted
+# before half of the source is read.
 FIRST_ODDS = -1.0
 
 
-class Heard(NamedTuple):
-    """One walk over a batch of sources."""
+class OnlineAlignment(NamedTuple):
+    """One pass over a batch of sources."""
 
     hidden: Float[Tensor, "batch source_pos d_hidden"]
-    is_said: Bool[Tensor, "batch source_pos"]
-    """A symbol was said at this input: as many in a row as its target has."""
+    is_emitted: Bool[Tensor, "batch source_pos"]
+    """A symbol was emitted at this input: as many per row as its target has."""
     odds: Float[Tensor, "batch source_pos"]
-    """The coin's log-odds of speaking."""
+    """Log-odds of emitting."""
     is_free: Bool[Tensor, "batch source_pos"]
-    """The coin had a say: there was something left to be said, and time to wait."""
+    """The decision was free: symbols were left, and there was time to wait."""
 
 
 class OnlineMemory(NamedTuple):
-    """A source that can be listened to."""
+    """A source, ready to be read input by input."""
 
     inputs: Float[Tensor, "sentence source_pos d_gates"]
     n_inputs: Int[Tensor, " sentence"]
 
 
 class OnlineState(NamedTuple):
-    """How far a hypothesis has listened."""
+    """State of a hypothesis and its position in the source."""
 
     hidden: Float[Tensor, "row d_hidden"]
     position: Int[Tensor, " row"]
-    """The next input to hear."""
+    """Index of the next input."""
 
 
 class OnlineTranslator(nn.Module):
-    """``h_i = GRU(x_i, y_last, b_(i-1))``, then a coin, ``b_i ~ Bernoulli(sigmoid(w . h_i))``.
+    """``h_i = GRU(x_i, y_last, b_(i-1))``, then a decision, ``b_i ~ Bernoulli(sigmoid(w . h_i))``.
 
-    Where b_i is 1 the next symbol is said, ``softmax(W h_i)``, and the model's reward is the
-    log-probability of the right one. The symbols are learnt by their likelihood, the decisions by
-    the policy gradient of the rewards still to come, against a baseline that is learnt and with a
-    bonus for entropy: "critical" to the paper, and so here.
+    Where b_i is 1 the next symbol is emitted, ``softmax(W h_i)``, and the reward is the
+    log-probability of the correct one. The symbols are trained by likelihood, the decisions by the
+    policy gradient of future rewards, with a learnt baseline and an entropy bonus: "critical" in
+    the paper, and so here.
 
-    Where we differ: one GRU where the paper has LSTMs of two and three layers; and a decision is
-    taken out of the coin's hands once there are only as many inputs left as symbols, so that every
-    target is said to its end. The reward then has the log-probability of speaking, too: walks are
-    drawn from another distribution than the model's own, and this is its term in the bound. Left
-    out, the model may wait to the end and rely on being made to speak. A target must not be longer
-    than its source, both ends counted.
+    Where we differ: one GRU where the paper has LSTMs of two and three layers; and emission is
+    forced once there are only as many inputs left as symbols, so that every target is complete. The
+    reward then includes the log-probability of emitting, too: passes are sampled from another
+    distribution than the model's, and this is its term in the bound. Without it the model may wait
+    until emission is forced. A target must not be longer than its source, both with their end
+    symbols.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class OnlineTranslator(nn.Module):
 
     def listen(
         self,
-        heard: Float[Tensor, "batch d_gates"],
+        x: Float[Tensor, "batch d_gates"],
         word: Float[Tensor, "batch d_gates"],
         was_said: Bool[Tensor, " batch"],
         hidden: Float[Tensor, "batch d_hidden"],
     ) -> Float[Tensor, "batch d_hidden"]:
-        """The state after one more input, given the last symbol said and whether it just was."""
+        """The state after one more input, given the last symbol and whether it was just emitted."""
         decision = was_said[:, None] * self.said_proj.weight[:, 0]
-        return self.cell.advance(heard + word + decision, hidden).output
+        return self.cell.advance(x + word + decision, hidden).output
 
-    def walk(self, batch: PairBatch) -> Heard:
-        """Hear every source, led by its right target; the coin is tossed in training only."""
+    def align(self, batch: PairBatch) -> OnlineAlignment:
+        """Read every source with teacher forcing; decisions are sampled in training only."""
         n_inputs, n_symbols = batch.source_mask.sum(1), batch.target_mask.sum(1)
         _refuse_longer_targets(n_inputs, n_symbols)
         inputs = self.cell.project(self.dropout(self.source_embed(batch.source)))
@@ -114,10 +114,10 @@ class OnlineTranslator(nn.Module):
         was_said = torch.zeros_like(n_symbols, dtype=torch.bool)
         toss = torch.rand(inputs.shape[:2], device=inputs.device)
         states, odds, said, free = [], [], [], []
-        for i, heard in enumerate(inputs.unbind(1)):
+        for i, x in enumerate(inputs.unbind(1)):
             last = batch.target_in[rows, n_said.clamp_max(batch.target_in.shape[1] - 1)]
-            hidden = self.listen(heard, words[last], was_said, hidden)
-            log_odds = whole(self.coin(hidden)[:, 0])
+            hidden = self.listen(x, words[last], was_said, hidden)
+            log_odds = upcast(self.coin(hidden)[:, 0])
             due, left = n_symbols - n_said, n_inputs - i
             speaks = toss[:, i] < log_odds.sigmoid() if self.training else log_odds > 0
             was_said = (due > 0) & (speaks | (due >= left))
@@ -128,41 +128,41 @@ class OnlineTranslator(nn.Module):
                 strict=True,
             ):
                 kept.append(each)
-        return Heard(*(torch.stack(each, 1) for each in (states, said, odds, free)))
+        return OnlineAlignment(*(torch.stack(each, 1) for each in (states, said, odds, free)))
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits of every target symbol, where the walk said it."""
-        heard = self.walk(batch)
-        return self.output(self.dropout(heard.hidden[heard.is_said]))
+        """Logits of every target symbol, at the input where it was emitted."""
+        aligned = self.align(batch)
+        return self.output(self.dropout(aligned.hidden[aligned.is_emitted]))
 
     def loss(
         self, batch: PairBatch, *, n_samples: int, entropy_weight: float, reward_weight: float = 1.0
     ) -> SampledBound:
-        """The variational bound of the targets' likelihood, from several walks over each source."""
+        """The variational bound of the targets' likelihood, from several passes each."""
         many = PairBatch(*(each.repeat(n_samples, *[1] * (each.dim() - 1)) for each in batch))
-        heard = self.walk(many)
-        logits = self.output(self.dropout(heard.hidden[heard.is_said]))
-        right = many.target_out[many.target_mask]  # in the order in which they were said
-        rewards = torch.zeros_like(heard.odds).masked_scatter(
-            heard.is_said, -functional.cross_entropy(logits, right, reduction="none")
+        aligned = self.align(many)
+        logits = self.output(self.dropout(aligned.hidden[aligned.is_emitted]))
+        right = many.target_out[many.target_mask]  # in the order of emission
+        rewards = torch.zeros_like(aligned.odds).masked_scatter(
+            aligned.is_emitted, -functional.cross_entropy(logits, right, reduction="none")
         )
-        speaking = functional.logsigmoid(heard.odds)
-        # Where it had no choice but to speak, that it would have is part of the likelihood.
-        rewards = rewards + torch.where(heard.is_said & ~heard.is_free, speaking, 0.0)
-        log_prob = torch.where(heard.is_said, speaking, functional.logsigmoid(-heard.odds))
-        entropy = functional.softplus(heard.odds) - heard.odds * heard.odds.sigmoid()
+        speaking = functional.logsigmoid(aligned.odds)
+        # Where emission was forced, its log-probability is part of the likelihood.
+        rewards = rewards + torch.where(aligned.is_emitted & ~aligned.is_free, speaking, 0.0)
+        log_prob = torch.where(aligned.is_emitted, speaking, functional.logsigmoid(-aligned.odds))
+        entropy = functional.softplus(aligned.odds) - aligned.odds * aligned.odds.sigmoid()
         by_sample = (n_samples, len(batch.source))
         return sampled_bound(
-            torch.where(heard.is_free, log_prob, 0.0).unflatten(0, by_sample),
+            torch.where(aligned.is_free, log_prob, 0.0).unflatten(0, by_sample),
             rewards.unflatten(0, by_sample),
-            baseline=self.baseline(heard.hidden).unflatten(0, by_sample),
-            entropy=torch.where(heard.is_free, entropy, 0.0).unflatten(0, by_sample),
+            baseline=self.baseline(aligned.hidden).unflatten(0, by_sample),
+            entropy=torch.where(aligned.is_free, entropy, 0.0).unflatten(0, by_sample),
             entropy_weight=entropy_weight,
             reward_weight=reward_weight,
         )
 
     def start(self, source: Padded) -> Started:
-        """Nothing is heard yet."""
+        """Start before the first input."""
         inputs = self.cell.project(self.source_embed(source.ids))
         n_inputs = source.mask.sum(1)
         state = OnlineState(self.cell.start(len(inputs)), torch.zeros_like(n_inputs))
@@ -171,9 +171,9 @@ class OnlineTranslator(nn.Module):
     def step(
         self, tokens: Int[Tensor, " row"], memory: OnlineMemory, state: OnlineState
     ) -> Stepped:
-        """Listen until the coin says to speak, or the source is over; then predict.
+        """Read until the model decides to emit or the source ends; then predict.
 
-        A hypothesis whose source is over can only end.
+        A hypothesis at the end of its source can only end.
         """
         n_beams = len(tokens) // len(memory.inputs)
         sentence = torch.arange(len(memory.inputs), device=tokens.device).repeat_interleave(n_beams)
@@ -183,8 +183,8 @@ class OnlineTranslator(nn.Module):
         was_said = position > 0
         is_listening = is_open = position < end
         while is_listening.any():
-            heard = memory.inputs[sentence, position.clamp_max(memory.inputs.shape[1] - 1)]
-            new = self.listen(heard, word, was_said & is_listening, hidden)
+            x = memory.inputs[sentence, position.clamp_max(memory.inputs.shape[1] - 1)]
+            new = self.listen(x, word, was_said & is_listening, hidden)
             hidden = torch.where(is_listening[:, None], new, hidden)
             position = position + is_listening
             speaks = (self.coin(hidden)[:, 0] > 0) | (position == end)

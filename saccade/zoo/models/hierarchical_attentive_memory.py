@@ -1,4 +1,4 @@
-"""Hierarchical attentive memory: an LSTM that finds its way down a binary tree of memory cells."""
+"""Hierarchical attentive memory: an LSTM that searches a binary tree of memory cells."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from saccade.zoo.memories.tree import (
     find_leaf,
     grow,
     leaf_weights,
+    pad_leaves,
     rewrite,
     take,
-    with_room,
 )
 
 
 class Searched(NamedTuple):
-    """What was said step by step, and which cells were read for it."""
+    """Outputs of each step, and the weights of the cells."""
 
     logits: Float[Tensor, "batch step d_output"]
     weights: Float[Tensor, "batch step leaf"]
 
 
 class HierarchicalAttentiveMemory(nn.Module):
-    """HAM: the memory is given, and for each output one leaf is sought, read and written.
+    """HAM: for each output one leaf of the memory is found, read and written.
 
     Andrychowicz and Kurach, 2016 (https://arxiv.org/abs/1602.03218), section 3, with its names::
 
@@ -40,19 +40,18 @@ class HierarchicalAttentiveMemory(nn.Module):
         leaf_a <- WRITE(leaf_a, h), and JOIN again on the way to the root
         WRITE(l, h) = T(l, h) H(l, h) + (1 - T(l, h)) l
 
-    ``run(..., is_hard=True)`` is that, with the likelier turn at each node: its cost a step grows
-    with the logarithm of the number of cells. Where we differ: it is trained by the soft form of
-    the paper's appendix A, in which a step reads the mean over all leaves, weighed by how likely
-    they are to be reached, and writes each as far; its gradient is exact, where the sampled form
-    needs REINFORCE. The two forms agree where every turn is certain.
-    EMBED, JOIN, SEARCH, H and T have one hidden layer each; JOIN adds what it makes to the mean of
-    the two, so that what a leaf holds can reach the root of a tree that is not trained yet. What
-    EMBED, JOIN and H make has its mean and its variance normalised: gradients through many writes
-    and levels stay small, and it can learn at a higher rate.
+    ``run(..., is_hard=True)`` is that, with the more likely turn at each node: the cost of a step
+    is logarithmic in the number of cells. Where we differ: it is trained by the soft form of the
+    paper's appendix A, in which a step reads the mean over all leaves, weighted by the probability
+    of reaching them, and writes each with the same weight; its gradient is exact, where the sampled
+    form needs REINFORCE. The two forms agree where every turn is certain. EMBED, JOIN, SEARCH, H
+    and T have one hidden layer each; JOIN adds its output to the mean of the two, so that a leaf's
+    content reaches the root even before training. The outputs of EMBED, JOIN and H are normalised:
+    gradients through many writes and levels stay small, which allows a higher learning rate.
 
     Args:
-        d_item: Numbers that make up a cell's input.
-        d_node: Numbers that a node holds.
+        d_item: Size of a cell's input.
+        d_node: Size of a node's vector.
 
     >>> memory = HierarchicalAttentiveMemory(d_item=3, d_output=2, d_node=5, d_hidden=7)
     >>> memory(torch.zeros(2, 6, 3)).shape
@@ -75,7 +74,7 @@ class HierarchicalAttentiveMemory(nn.Module):
     def forward(
         self, items: Float[Tensor, "batch item d_item"]
     ) -> Float[Tensor, "batch item d_output"]:
-        """As many outputs as there are items, by soft search while training and by hard after."""
+        """As many outputs as items, by soft search in training and by hard search in evaluation."""
         return self.run(items, is_hard=not self.training).logits
 
     def run(
@@ -85,13 +84,13 @@ class HierarchicalAttentiveMemory(nn.Module):
         n_steps: int | None = None,
         is_hard: bool,
     ) -> Searched:
-        """Search, read, say and write, ``n_steps`` times.
+        """Search, read, output and write, ``n_steps`` times.
 
         Args:
-            n_steps: As many as there are items, unless told.
+            n_steps: Default: the number of items.
         """
         step = self._hard_step if is_hard else self._soft_step
-        tree = grow(self.embed(with_room(items)), self._join)
+        tree = grow(self.embed(pad_leaves(items)), self._join)
         state = self.controller.start(len(items))
         hidden, said, looks = state.hidden, [], []
         for _ in range(items.shape[1] if n_steps is None else n_steps):
@@ -108,7 +107,7 @@ class HierarchicalAttentiveMemory(nn.Module):
         return weights, (weights[:, None] @ tree.leaves)[:, 0], weights
 
     def _hard_step(self, tree: Tree, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One leaf: its weight of 1, what it holds, and its number."""
+        """One leaf: its weight of 1, its content, and its index."""
         at = find_leaf(tree, self._turn(hidden))
         weights = functional.one_hot(at, tree.leaves.shape[1]).to(hidden)
         return weights, take(tree.leaves, at), at
@@ -121,20 +120,20 @@ class HierarchicalAttentiveMemory(nn.Module):
         return grow(torch.lerp(tree.leaves, new, place[:, :, None]), self._join)
 
     def _rewritten(self, leaves: Tensor, hidden: Tensor) -> Float[Tensor, "batch leaf d_node"]:
-        both = _beside(leaves, hidden)
+        both = _with_state(leaves, hidden)
         return torch.lerp(leaves, self.written(both), self.is_written(both).sigmoid())
 
     def _join(self, left: Tensor, right: Tensor) -> Float[Tensor, "batch node d_node"]:
         return self.joined((left + right) / 2 + self.join(torch.cat([left, right], dim=2)))
 
     def _turn(self, hidden: Tensor) -> Turn:
-        return lambda nodes: self.search(_beside(nodes, hidden))[..., 0]
+        return lambda nodes: self.search(_with_state(nodes, hidden))[..., 0]
 
 
 def _layers(d_input: int, d_hidden: int, d_output: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(d_input, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_output))
 
 
-def _beside(nodes: Tensor, hidden: Tensor) -> Float[Tensor, "batch node d_both"]:
+def _with_state(nodes: Tensor, hidden: Tensor) -> Float[Tensor, "batch node d_both"]:
     """Each node with the state of the controller."""
     return torch.cat([nodes, hidden[:, None].expand(-1, nodes.shape[1], -1)], dim=2)

@@ -1,8 +1,8 @@
-"""The hybrid translator: words where they are common, characters where they are rare.
+"""The hybrid translator: words where they are frequent, characters where they are rare.
 
-Luong and Manning, 2016 (https://arxiv.org/abs/1604.00788). It reads and says words. An unknown word
-of the source gets the vector that a character LSTM makes of its spelling; where it says <unk>,
-another character LSTM spells the word. So nothing is unknown, at the price of the few rare words.
+Luong and Manning, 2016 (https://arxiv.org/abs/1604.00788). It reads and predicts words. An unknown
+source word gets an embedding from a character LSTM; where it predicts <unk>, another character LSTM
+spells the word. So the vocabulary is open, and only rare words cost more.
 """
 
 from typing import Any, NamedTuple
@@ -30,56 +30,57 @@ from saccade.zoo.tasks.rare_words import (
 )
 from saccade.zoo.tasks.vocabulary import EOS, UNK, Padded
 
-NEVER = -1e4  # a logit whose probability is exactly zero, and whose sum with others is finite
+NEVER = -1e4  # a logit whose probability is exactly zero, but finite in sums
 
 
 class Source(NamedTuple):
-    """What is known of a source sentence."""
+    """An encoded source sentence."""
 
     memory: Memory
-    """Its words, ready to be attended."""
+    """Keys and values of its words."""
     place: Int[Tensor, "sentence word"]
-    """Where each word stands among the tokens."""
+    """The position of each word among the tokens."""
     mask: Bool[Tensor, "sentence source_pos"]
     """Of the tokens."""
 
 
 class HybridState(NamedTuple):
-    """What the decoder carries from token to token."""
+    """State of the decoder."""
 
     word: Any
-    """Of the word level, after the last word that was begun."""
+    """Of the word level, after the last started word."""
     letter: LstmState
     """Of the character level, after the last character."""
     weights: Float[Tensor, "row source_pos"]
-    """Where the last word looked; its characters look nowhere else."""
+    """Attention weights of the last word, shared by its characters."""
 
 
 class Step(NamedTuple):
-    """What a step of the word level gives."""
+    """Output of a step of the word level."""
 
     logits: Float[Tensor, "*at d_vocab"]
     first: Float[Tensor, "*at d_letter"]
-    """What the character level begins with if the word is <unk>."""
+    """Initial state of the character level if the word is <unk>."""
 
 
 class HybridTranslator(nn.Module):
     """``p(y) = prod p(word) * prod p(letter)``: the second over the words that are spelled.
 
     The text is in the form of `SpelledWords`: ``<unk> M i k i </w>`` for a rare word. The word
-    level (section 3) is Luong's: LSTMs whose top asks a bilinear attention, with
-    ``h~ = tanh(W [c ; h])`` to say a word from. The character level (section 4) reads the letters
-    of a rare source word, its last state being the word's vector; and spells a rare target word
-    from ``tanh(W' [c ; h])``, the paper's separate path. The loss is the plain sum of both
-    (equation 8 with alpha = 1), which is the likelihood of the tokens.
+    level (section 3) is Luong's: LSTMs with bilinear attention from the top layer, and ``h~ =
+    tanh(W [c ; h])`` to predict a word. The character level (section 4) reads the letters of a rare
+    source word, its last state is the word's embedding; and spells a rare target word from
+    ``tanh(W' [c ; h])``, the paper's separate path. The loss is the plain sum of both (equation 8
+    with alpha = 1), which is the likelihood of the tokens.
 
     Where we differ: the paper first searches for words and then spells each <unk> by itself; here a
-    beam holds words and letters alike, so that a hypothesis pays for its spelling, too. ``h~`` is
-    not fed to the next step, so that the whole target runs through the fused kernel at once.
+    beam holds words and letters alike, so that the score of a hypothesis includes its spelling.
+    ``h~`` is not fed to the next step, so that the whole target runs through the fused kernel at
+    once.
     """
 
     no_word: Tensor
-    """What is added to the logits of a word: it is never a letter."""
+    """Mask added to the logits of a word: it is never a letter."""
     no_letter: Tensor
 
     def __init__(
@@ -118,7 +119,7 @@ class HybridTranslator(nn.Module):
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]
     ) -> Started:
-        """The words of the source, unknown ones by their letters; and the decoder's first state."""
+        """Encode the source, unknown words by their letters; and the decoder's initial state."""
         kept = compress(mask & ((source < END_OF_WORD) | (source >= FIRST_WORD)))
         embedded = self.source_embed(source)  # [batch, source_pos, d_model]
         rare = find_spellings(source)
@@ -135,13 +136,13 @@ class HybridTranslator(nn.Module):
     def say(
         self, hidden: Float[Tensor, "*at d_model"], context: Float[Tensor, "*at d_model"]
     ) -> Step:
-        """The next word, and what it would be spelled from."""
+        """Logits of the next word, and the initial state of its spelling."""
         both = torch.cat([context, hidden], dim=-1)
         attentional = self.dropout(torch.tanh(self.attentional(both)))
         return Step(self.output(attentional) + self.no_word, torch.tanh(self.separate(both)))
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words and letters."""
+        """Logits at the real target positions, with teacher forcing."""
         source, state = self.read(batch.source, batch.source_mask)
         spells = is_spelling(batch.target_in)  # [batch, pos]
         kept = compress(batch.target_mask & ~spells)
@@ -150,7 +151,7 @@ class HybridTranslator(nn.Module):
         context = self.attention(hidden, source.memory).context
         step = self.say(hidden[kept.mask], context[kept.mask])
         rare = find_spellings(batch.target_in)
-        # A spelling begins where the word level has just said <unk>: one word step before it.
+        # A spelling starts where the word level has predicted <unk>: one word step before it.
         steps = (batch.target_mask & ~spells).flatten().cumsum(0) - 1
         begins = steps[rare.row * spells.shape[1] + rare.place]
         letters = self._spell(rare.letters, rare.mask, step.first[begins])
@@ -199,14 +200,14 @@ class HybridTranslator(nn.Module):
 
 
 def _last_word(tokens: Int[Tensor, "*at"]) -> Int[Tensor, "*at"]:
-    """What the word level sees: </w> ends a word that is <unk> to it."""
+    """The word level's input: </w> ends a word that is <unk> to it."""
     return tokens.where(tokens != END_OF_WORD, UNK)
 
 
 def _by_token(
     weights: Float[Tensor, "sentence beam word"], source: Source
 ) -> Float[Tensor, "row source_pos"]:
-    """The weight of each word at its token; of one that is spelled at its <unk>."""
+    """The weight of each word at its token; of a spelled word, at its <unk>."""
     at = source.place[:, None].expand_as(weights)
     spread = weights.new_zeros(*weights.shape[:2], source.mask.shape[1])
     return spread.scatter_add(2, at, weights).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""The door for large image nets that somebody else has trained."""
+"""Image encoders: a small convolutional network, and pretrained backbones."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from saccade.errors import MissingPackageError, ModelError, UsageError
 from saccade.store.folder import load_tensors
-from saccade.zoo.sensors.coordinates import pixel_centres
+from saccade.zoo.sensors.retina import pixel_centres
 
-# A small network of convolutions that turns images into maps of features.
+# A small convolutional network that turns images into feature maps.
 
 
 class ConvolutionalEncoder(nn.Module):
     """Annotation vectors of an image: one for each cell of a grid over it.
 
-    Stands where Xu et al., 2015 (https://arxiv.org/abs/1502.03044), section 3.1.1, take layer
-    ``conv5_3`` of a VGG net that has learnt ImageNet. This one is small enough to learn with the
+    Takes the role of layer ``conv5_3`` of a VGG net trained on ImageNet in Xu et al., 2015
+    (https://arxiv.org/abs/1502.03044), section 3.1.1. It is small enough to be trained with the
     task. Each convolution is followed by batch normalisation (Ioffe and Szegedy, 2015,
-    https://arxiv.org/abs/1502.03167) and rectified; the first is 5 x 5, the others are 3 x 3. With
-    the strides below a cell is 8 x 8 pixels, and its vector is made of the 49 x 49 around it.
+    https://arxiv.org/abs/1502.03167) and a ReLU; the first is 5 x 5, the others are 3 x 3. With
+    the strides below a cell is 8 x 8 pixels, and its receptive field is 49 x 49.
 
     The last convolution also sees the coordinates of each cell, as two more channels (Liu et al.,
-    2018, https://arxiv.org/abs/1807.03247): a decoder that is to name things from left to right
-    must be told where they are.
+    2018, https://arxiv.org/abs/1807.03247): a decoder that names objects from left to right needs
+    their locations.
 
     >>> ConvolutionalEncoder(n_colours=3)(torch.zeros(2, 3, 88, 64)).shape
     torch.Size([2, 96, 11, 8])
@@ -59,13 +59,13 @@ class ConvolutionalEncoder(nn.Module):
         )
         (d_in, d_out), stride = sizes[-1]
         self.last = _convolution(d_in + 2, d_out, stride=stride, side=3)
-        # Colours last in memory: on a CPU a step then takes two thirds of the time.
+        # Channels last in memory: on a CPU a step takes two thirds of the time.
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(
         self, images: Float[Tensor, "batch colour height width"]
     ) -> Float[Tensor, "batch d_annotation row column"]:
-        """The maps."""
+        """The feature maps."""
         if images.shape[1] != self.n_colours:
             raise UsageError(
                 f"expected images of {self.n_colours} colours, got {images.shape[1]}",
@@ -90,18 +90,18 @@ def _places(
     return torch.stack([x, y]).to(maps).expand(n, 2, rows, columns)
 
 
-# Means and spreads of ImageNet's colours, as all nets trained on it expect them subtracted.
+# Means and standard deviations of ImageNet's colours, by which nets trained on it normalise.
 MEANS, SPREADS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-TRIAL = 64  # pixels of the image by which a net is tried
+TRIAL = 64  # side in pixels of the image that probes a net's output size
 
 
 class Backbone(nn.Module):
-    """Maps of features from a trained net, which is not trained any further.
+    """Feature maps of a pretrained, frozen net.
 
-    What Xu et al., 2015 (https://arxiv.org/abs/1502.03044) do with VGG. Any net will do that gives
-    maps ``[batch, d, row, column]``, or a list of them of which the last is taken: those of `timm`
-    by their ``forward_features``, those of torchvision once their last layers, which pool and
-    classify, are left out::
+    What Xu et al., 2015 (https://arxiv.org/abs/1502.03044) do with VGG. Any net works that returns
+    maps ``[batch, d, row, column]``, or a list of maps, of which the last is used: those of `timm`
+    by their ``forward_features``, those of torchvision without their last layers, which pool and
+    classify::
 
         Backbone(nn.Sequential(*list(resnet.children())[:-2]))
 
@@ -120,7 +120,7 @@ class Backbone(nn.Module):
         self.d_annotation = self(torch.zeros(1, 3, TRIAL, TRIAL)).shape[1]
 
     def train(self, mode: bool = True) -> Backbone:  # noqa: FBT001, FBT002  torch's signature
-        """Stay as it is: its normalisation must not learn from what it is shown here."""
+        """Stay in eval mode: batch statistics must not change."""
         del mode
         return self
 
@@ -134,16 +134,16 @@ class Backbone(nn.Module):
         maps = maps[-1] if isinstance(maps, list | tuple) else maps
         if maps.dim() != 4:
             raise ModelError(
-                f"expected maps of features [batch, d, row, column], got {tuple(maps.shape)}",
+                f"expected feature maps [batch, d, row, column], got {tuple(maps.shape)}",
                 hint="take a convolutional net, without its last pooling",
             )
         return maps
 
 
 def open_backbone(name: str, *, weights: str | Path) -> Backbone:
-    """A net of the package `timm` by its name, with weights out of a safetensors file.
+    """A net of the package `timm` by its name, with weights from a safetensors file.
 
-    Nothing is fetched: the file is one that the user has, such as ``model.safetensors`` of a timm
+    Nothing is downloaded: the user provides the file, such as ``model.safetensors`` of a timm
     model on the hub.
     """
     try:
@@ -154,7 +154,7 @@ def open_backbone(name: str, *, weights: str | Path) -> Backbone:
         ) from error
     try:
         body = timm.create_model(name, pretrained=False)
-    except RuntimeError as error:  # what timm says of a name that it does not know
+    except RuntimeError as error:  # timm's error for an unknown name
         raise ModelError(
             f"timm has no net named {name!r}", hint="`timm.list_models()` lists them"
         ) from error

@@ -1,4 +1,4 @@
-"""What every language model is: it reads symbols and says what comes next."""
+"""The interface of language models, and their interpolation."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from saccade.zoo.decoding.stepper import Started, Stepped
 
 
 class Predicted(NamedTuple):
-    """What follows each symbol, and where reading stopped."""
+    """Logits after each symbol, and the final state."""
 
     logits: Float[Tensor, "batch pos d_vocab"]
     state: Any
-    """Tensors with one row a text: to go on from."""
+    """Tensors with one row per text, to continue from."""
 
 
 class LanguageModel(nn.Module, ABC):
-    """Reads texts side by side, piece after piece: ``logits, state = model(tokens, state)``.
+    """Reads a batch of texts, segment by segment: ``logits, state = model(tokens, state)``.
 
     The chain rule makes this the probability of a text: ``p(y) = prod_t p(y_t | y_<t)``. It is a
-    `Stepper` whose source is the number of texts, so it can be sampled from, searched in, and put
-    beside a translator (`saccade.zoo.decoding.ensemble.ShallowFusion`).
+    `Stepper` whose source is the number of texts, so it can be sampled, used in beam search, and
+    fused with a translator (`saccade.zoo.decoding.ensemble.ShallowFusion`).
     """
 
     @abstractmethod
     def begin(self, n: int) -> Any:
-        """The state of ``n`` texts of which nothing has been read."""
+        """The initial state of ``n`` texts."""
 
     @abstractmethod
     def forward(self, tokens: Int[Tensor, "batch pos"], state: Any = None) -> Predicted:
-        """Read on; without a state, from the beginning."""
+        """Read the next segment; without a state, from the beginning."""
 
     def start(self, source: int) -> Started:
         """Begin ``source`` texts."""
@@ -49,15 +49,15 @@ class LanguageModel(nn.Module, ABC):
         return Stepped(predicted.logits[:, 0].log_softmax(-1), predicted.state)
 
 
-# Two language models that speak together.
+# Interpolation of two language models.
 
 
 class MixedLanguageModel(LanguageModel):
     """``p = (1 - share) p_first + share p_second``.
 
     Linear interpolation, by which Mikolov et al., 2010 ("Recurrent neural network based language
-    model", section 3 and table 1) put a network beside Kneser-Ney n-grams: the network has seen
-    how text goes on in general, the n-grams have not forgotten a single phrase.
+    model", section 3 and table 1) combine a network with Kneser-Ney n-grams: the network
+    generalises, the n-grams memorise phrases.
 
     >>> from saccade.zoo.models.ngram import NgramLanguageModel
     >>> text = torch.tensor([4, 5, 4, 5, 4, 6])
@@ -82,7 +82,7 @@ class MixedLanguageModel(LanguageModel):
     def forward(
         self, tokens: Int[Tensor, "batch pos"], state: tuple[Any, Any] | None = None
     ) -> Predicted:
-        """Both read on; the logits are logarithms of probabilities."""
+        """Run both; the logits are log-probabilities."""
         first, second = state or self.begin(len(tokens))
         one, other = self.first(tokens, first), self.second(tokens, second)
         mixed = torch.logaddexp(

@@ -1,10 +1,9 @@
-"""Listen, Attend and Spell: a pyramid listens, an LSTM attends to it and spells.
+"""Listen, Attend and Spell: a pyramidal encoder, and an LSTM decoder with attention.
 
-Chan, Jaitly, Le and Vinyals, 2016 (https://arxiv.org/abs/1508.01211). Unlike CTC it knows what it
-has said when it says the next symbol, and has to learn for itself that sound goes from left to
-right: with the mixed score it is told where it looked before (Chorowski et al., 2015,
-https://arxiv.org/abs/1506.07503), with monotonic select it cannot go back (Raffel et al., 2017,
-https://arxiv.org/abs/1704.00784).
+Chan, Jaitly, Le and Vinyals, 2016 (https://arxiv.org/abs/1508.01211). Unlike CTC its predictions
+depend on previous symbols, and it has to learn that the alignment is monotonic: with the mixed
+score it sees the previous weights (Chorowski et al., 2015, https://arxiv.org/abs/1506.07503), with
+monotonic select it cannot go back (Raffel et al., 2017, https://arxiv.org/abs/1704.00784).
 """
 
 from typing import NamedTuple
@@ -25,28 +24,28 @@ from saccade.zoo.tasks.speech import FrameBatch, Frames
 
 
 class SpellerState(NamedTuple):
-    """Where the speller is."""
+    """State of the speller."""
 
     cell: LstmState
     context: Float[Tensor, "row d_value"]
-    """What was read at the last step."""
+    """Context of the last step."""
     weights: Float[Tensor, "row key_pos"]
-    """Where it was read; at the very beginning, that nothing but the first place was."""
+    """Weights of the last step; initially all on the first position."""
 
 
 class ListenAttendSpell(nn.Module):
     """``s_t = LSTM(s_(t-1), y_(t-1), c_(t-1))``, ``c_t = attend(s_t, h)``, ``p(y_t | s_t, c_t)``.
 
     Section 3 of the paper: `Pyramid` is the listener, equations 6 to 8 the speller. The query is
-    the state *after* the symbol before was read; the prediction is a network of one hidden layer.
+    the state *after* the previous symbol was read; the prediction is a network of one hidden layer.
 
     Where we differ: one LSTM spells where the paper has two; any score and any select can attend
     where the paper compares by the product of two projections (``score="bilinear"`` is that without
-    its nonlinearity); the pyramid's layers have dropout, for there are minutes of speech here and
-    2,000 hours there.
+    its nonlinearity); the pyramid's layers have dropout, since there are minutes of speech here and
+    2,000 hours in the paper.
 
     Args:
-        score: A name known to `make_score`; "mixed" also sees the weights of the step before.
+        score: A name known to `make_score`; "mixed" also sees the weights of the previous step.
         select: A name known to `make_select`.
     """
 
@@ -75,12 +74,12 @@ class ListenAttendSpell(nn.Module):
         self.dropout = Dropout(dropout)
 
     def listen(self, source: Frames) -> Memory:
-        """Read the frames, and project what is to be compared to keys."""
+        """Encode the frames and project them to keys."""
         heard = self.listener(source.values, source.mask)
         return self.attention.remember(self.dropout(heard.outputs), mask=heard.mask)
 
     def begin(self, memory: Memory) -> SpellerState:
-        """Nothing is said, and attention is at the beginning."""
+        """The initial state, with attention on the first position."""
         n, n_keys, d_value = memory.values.shape
         weights = memory.values.new_zeros(n, n_keys)
         weights[:, 0] = 1.0
@@ -103,7 +102,7 @@ class ListenAttendSpell(nn.Module):
         return self.output(self.dropout(joined))
 
     def forward(self, batch: FrameBatch) -> Float[Tensor, "token n_symbols"]:
-        """Logits at the real positions of ``batch.spelling``, each after the right symbols."""
+        """Logits at the real positions of ``batch.spelling``, with teacher forcing."""
         memory = self.listen(batch.source)
         spelling = batch.spelling
         state = self.begin(memory)
@@ -116,7 +115,7 @@ class ListenAttendSpell(nn.Module):
         return self.predict(torch.stack(states, 1)[real], torch.stack(contexts, 1)[real])
 
     def start(self, source: Frames) -> Started:
-        """Listen to all of it."""
+        """Encode the whole source."""
         memory = self.listen(source)
         return Started(memory, self.begin(memory))
 
@@ -124,7 +123,8 @@ class ListenAttendSpell(nn.Module):
         """Read a symbol, attend, predict the next one."""
         n = len(memory.keys)
         if len(tokens) > n:
-            # Each hypothesis looks back at its own weights, so each has its own copy to look at.
+            # Each hypothesis has its own previous weights, so each needs its own copy of the
+            # memory.
             sentence = torch.arange(n, device=tokens.device)
             memory = select_rows(memory, sentence.repeat_interleave(len(tokens) // n))
         state = self.spell(self.embed(tokens), memory, state)

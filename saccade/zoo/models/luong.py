@@ -1,8 +1,8 @@
-"""Luong's translators: attention after the decoder's step, and four ways to score by it.
+"""Luong's translators: attention after the decoder's step, with four scores.
 
 Luong, Pham and Manning, 2015 (https://arxiv.org/abs/1508.04025). Simpler than Bahdanau's: the
-decoder runs first, its new state is the query, and what was read goes to the prediction straight
-away. Attention is *global* (all source words) or *local* (a window around one of them).
+decoder runs first, its new state is the query, and the context goes directly to the prediction.
+Attention is *global* (all source words) or *local* (a window around one of them).
 """
 
 from typing import Literal, NamedTuple
@@ -28,18 +28,18 @@ SCORES = {"dot": "dot", "general": "bilinear", "concat": "additive", "location":
 
 
 class LuongState(NamedTuple):
-    """Where a decoder is."""
+    """State of the decoder."""
 
     layers: tuple
     """The state of each LSTM."""
     attentional: Float[Tensor, "row d_hidden"]
-    """What the last prediction was made from: fed back with the next word."""
+    """The last attentional vector, fed back with the next word."""
     position: Int[Tensor, " row"]
-    """How many words were said."""
+    """Number of words so far."""
 
 
 class Attentional(NamedTuple):
-    """What a prediction is made from, and where it comes from."""
+    """Attentional vectors and attention weights."""
 
     vector: Float[Tensor, "batch pos d_hidden"]
     weights: Float[Tensor, "batch pos source_pos"]
@@ -58,9 +58,9 @@ def luong_attention(
     Args:
         score: Section 3.1: "dot" ``h . k``, "general" ``h . W k``, "concat" ``v . tanh(W [h; k])``,
             or "location" ``W h``, which does not look at the source at all.
-        view: "global", "local-m" (a window that moves on with the words said) or "local-p" (one
-            around a predicted place).
-        reach: How far the window goes to either side.
+        view: "global", "local-m" (a window that moves with the target position) or "local-p" (one
+        around a predicted position).
+        reach: Positions of the window on each side.
         max_length: The longest source, for "location".
     """
     windows: dict[str, Window | None] = {
@@ -75,14 +75,14 @@ def luong_attention(
 class LuongTranslator(nn.Module):
     """``h_t`` from the words, ``c_t`` by attention from h_t, ``softmax(W_s tanh(W_c [c_t; h_t]))``.
 
-    Sections 2 and 3: two stacks of LSTMs, the second beginning with the states of the first; the
-    keys are the top states of the first. ``tanh(W_c [c_t; h_t])`` is the *attentional* vector
-    (equation 5). With *input feeding* (section 3.3, ``is_fed``) it goes to the decoder with the
-    next word, so that the decoder knows where it has looked; then each step waits for the one
-    before. Without, the decoder runs through torch's kernel and all words attend at once.
+    Sections 2 and 3: two stacks of LSTMs, the second initialised with the final states of the
+    first; the keys are the top states of the first. ``tanh(W_c [c_t; h_t])`` is the *attentional*
+    vector (equation 5). With *input feeding* (section 3.3, ``is_fed``) it goes to the decoder with
+    the next word, so that the decoder knows its past attention; then steps are sequential. Without
+    it, the decoder runs through torch's kernel and all words attend at once.
 
     Where we differ: 2 layers of 256 where the paper has 4 of 1000, and one dropout on embeddings,
-    between layers and before W_s. The paper reads its sources backwards; that is the data's affair
+    between layers and before W_s. The paper reverses its sources; that is an option of the data
     (``is_reversed``), and makes little sense with a window that moves forwards.
     """
 
@@ -110,12 +110,12 @@ class LuongTranslator(nn.Module):
         self.dropout = Dropout(dropout)
         self.is_fed = is_fed
         for embed in (self.source_embed, self.target_embed):
-            nn.init.normal_(embed.weight, std=d_hidden**-0.5)  # it is the output's matrix, too
+            nn.init.normal_(embed.weight, std=d_hidden**-0.5)  # tied to the output
 
     def read(
         self, source: Int[Tensor, "batch source_pos"], mask: Bool[Tensor, "batch source_pos"]
     ) -> Started:
-        """Read the source: its memory, and the state before the first word."""
+        """Encode the source: its memory, and the state before the first word."""
         words = self.dropout(self.source_embed(source))  # [batch, source_pos, d_hidden]
         states, layers = self.encoder.unroll(words, mask=mask)
         memory = self.attention.remember(self.dropout(states), mask=mask)
@@ -128,13 +128,13 @@ class LuongTranslator(nn.Module):
         memory: Memory,
         position: Int[Tensor, "batch pos"],
     ) -> Attentional:
-        """The attentional vectors of some states of the decoder."""
+        """The attentional vectors of decoder states."""
         context, weights, *_ = self.attention(hidden, memory, position=position)
         vector = self.combine(torch.cat([context, hidden], dim=-1)).tanh()
         return Attentional(vector, weights)
 
     def features(self, batch: PairBatch) -> Float[Tensor, "token d_hidden"]:
-        """What ``output`` makes logits of, at the real target positions."""
+        """The inputs of ``output`` at the real target positions."""
         memory, state = self.read(batch.source, batch.source_mask)
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_hidden]
         position = torch.arange(words.shape[1], device=words.device).expand(words.shape[:2])
@@ -146,7 +146,7 @@ class LuongTranslator(nn.Module):
         return self.dropout(vectors[batch.target_mask])
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words."""
+        """Logits at the real target positions, with teacher forcing."""
         return self.output(self.features(batch))
 
     def _fed(
@@ -156,7 +156,7 @@ class LuongTranslator(nn.Module):
         state: LuongState,
         position: Int[Tensor, "batch pos"],
     ) -> Float[Tensor, "batch pos d_hidden"]:
-        """Attentional vectors, each fed to the step after it."""
+        """Attentional vectors, each fed to the next step."""
         layers, fed, vectors = state.layers, state.attentional, []
         for t, word in enumerate(words.unbind(1)):
             hidden, layers = self.decoder.step(torch.cat([word, fed], dim=-1), layers)

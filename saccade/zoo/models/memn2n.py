@@ -1,4 +1,4 @@
-"""End-to-end memory networks: soft looks at the facts, one after the other, learnt from answers."""
+"""End-to-end memory networks: several hops of soft attention over facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.attention.masks import masked_softmax
-from saccade.zoo.memories.facts import SPREAD, SentenceBags, fact_ages, fill_in
+from saccade.zoo.memories.facts import SPREAD, SentenceBags, fact_ages, scatter_facts
 from saccade.zoo.models.best_of import Answered
 from saccade.zoo.tasks.babi import StoryBatch
 
@@ -25,17 +25,17 @@ class MemN2N(nn.Module):
 
     - *Memory* (sections 2.1 and 4.1). A fact is a bag of words with position encoding, plus a
       learnt vector of its age, in one embedding as a key m_i and in another as a value c_i. In
-      training facts look older than they are at random.
-    - *Hops* (section 2.2). Each reads with the state so far. *Adjacent* tying: the values of a hop
-      are the keys of the next, the question is embedded as the first keys, the answer as the last
-      values. *Layer-wise*: every hop has the same embeddings, and ``u' = H u + o``.
-    - *Linear start* (section 4.2). While ``is_linear`` is set, training goes without the softmax.
+      training the ages have random noise.
+    - *Hops* (section 2.2). Each attends with the state so far. *Adjacent* tying: the values of a
+      hop are the keys of the next, the question is embedded as the first keys, the answer as the
+      last values. *Layer-wise*: every hop has the same embeddings, and ``u' = H u + o``.
+    - *Linear start* (section 4.2). While ``is_linear`` is set, there is no softmax.
     - ``is_rectified``: a ReLU on half of the state after each hop (section 5: half of the units, in
-      their language model; for bAbI with 10,000 questions they only say that it helps).
+      their language model; for bAbI with 10,000 questions they only report that it helps).
 
-    Where we differ: the embedding of nothing is no weight that is set back to zero, but none at
-    all; dropout on the state before the answer, which the paper has not, for 1,000 questions a
-    task are few.
+    Where we differ: padding has no embedding, instead of one that is reset to zero; dropout on the
+    state before the answer, which the paper does not have, because 1,000 questions per task are
+    few.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MemN2N(nn.Module):
         self.n_hops, self.n_ages, self.noise = n_hops, n_ages, noise
         self.is_adjacent, self.is_rectified = tying == "adjacent", is_rectified
         self.is_linear = False
-        # Adjacent: hop k has keys k and values k + 1. Else: question, keys, values, answer.
+        # Adjacent: hop k has keys k and values k + 1. Layer-wise: question, keys, values, answer.
         n_tables = n_hops + 1 if self.is_adjacent else 4
         self.bags = SentenceBags(n_words=n_words, n_tables=n_tables, d_embed=d_embed)
         self.ages = nn.Parameter(SPREAD * torch.randn(n_ages, n_tables, d_embed))
@@ -66,13 +66,13 @@ class MemN2N(nn.Module):
     ) -> Float[Tensor, "batch fact table d_embed"]:
         """Every fact in every embedding, with its age."""
         ages = fact_ages(mask, noise=self.noise if self.training else 0.0)
-        told = self.bags(facts[mask]) + functional.embedding(
+        embedded = self.bags(facts[mask]) + functional.embedding(
             ages[mask].clamp(max=self.n_ages - 1), self.ages.flatten(1)
         ).view(-1, *self.ages.shape[1:])  # [real, table, d_embed]
-        return fill_in(told, mask)
+        return scatter_facts(embedded, mask)
 
     def forward(self, batch: StoryBatch) -> Answered:
-        """Hop from fact to fact, and answer."""
+        """Attend to the facts in several hops, and answer."""
         memory = self.remember(batch.facts, batch.fact_mask).unbind(2)
         state = self.bags(batch.question)[:, 0]  # [batch, d_embed]
         mask = batch.fact_mask[:, None]

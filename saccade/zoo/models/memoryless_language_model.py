@@ -1,4 +1,4 @@
-"""The neural language model without a memory: it sees the last few symbols and no more."""
+"""The feed-forward neural language model: it sees only the last few symbols."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from saccade.zoo.tasks.vocabulary import BOS
 
 
 class MemorylessLanguageModel(LanguageModel):
-    """Predict the next symbol from the embeddings of the last few, side by side.
+    """Predict the next symbol from the concatenated embeddings of the last few.
 
     Bengio et al., 2003 ("A neural probabilistic language model"), equation 1::
 
         y = b + W x + U tanh(d + H x),   x = [C(w_(t-1)), ..., C(w_(t-n+1))]
 
-    Unlike an n-gram table it knows that words which are used alike are alike; like one it forgets
-    what lies further back. The direct connections W are optional, as in the paper. Before the
-    beginning of a text stands BOS. Unlike the paper we drop some of the hidden units while
-    training, and initialise as torch does.
+    Unlike an n-gram table it generalises over words with similar use; like one it ignores earlier
+    context. The direct connections W are optional, as in the paper. The context before a text is
+    BOS. Unlike the paper we use dropout on the hidden units and torch's initialisation.
 
     Args:
         n_context: The n - 1 of an n-gram.
@@ -51,7 +50,7 @@ class MemorylessLanguageModel(LanguageModel):
         self.direct = nn.Linear(n_context * d_embed, d_vocab, bias=False) if is_direct else None
 
     def begin(self, n: int) -> Int[Tensor, "batch history"]:
-        """The last symbols read: none were."""
+        """The initial context of BOS."""
         return torch.full((n, self.n_context - 1), BOS, device=self.output.weight.device)
 
     def forward(
@@ -59,7 +58,7 @@ class MemorylessLanguageModel(LanguageModel):
         tokens: Int[Tensor, "batch pos"],
         state: Int[Tensor, "batch history"] | None = None,
     ) -> Predicted:
-        """Predict what follows each symbol from it and those just before it."""
+        """Predict the next symbol from each symbol and those before it."""
         before = self.begin(len(tokens)) if state is None else state
         read = torch.cat([before, tokens], dim=1)
         logits = self._predict(self.embed(read))
@@ -74,7 +73,7 @@ class MemorylessLanguageModel(LanguageModel):
         return logits if self.direct is None else logits + self.direct(x)
 
     def influence_on(self, tokens: Int[Tensor, " pos"]) -> Float[Tensor, "step before"]:
-        """How much each symbol of a text counts for the prediction of each one after the first."""
+        """The influence of each symbol of a text on the prediction of each one after the first."""
         with torch.enable_grad():
             embedded = self.embed(tokens[None, :-1]).detach().requires_grad_()
             read = torch.cat([self.embed(self.begin(1)), embedded], dim=1)

@@ -1,4 +1,4 @@
-"""The n-gram language model: how often did this follow that?"""
+"""The n-gram language model with Kneser-Ney smoothing."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 from saccade.errors import UsageError
 from saccade.zoo.models.language_model import LanguageModel, Predicted
 
-# Counting n-grams, level by level, and discounting the counts after Kneser and Ney.
+# Counting n-grams level by level, with Kneser-Ney discounts.
 
 NO_ENTRY = -1
-"""In place of the number of an n-gram that never occurred."""
-# For levels with too few different counts to estimate discounts from: KenLM's own fallback.
+"""In place of the index of an n-gram that never occurred."""
+# For levels with too few different counts to estimate discounts: KenLM's fallback.
 FALLBACK = (0.5, 1.0, 1.5)
 
 
 class Level(NamedTuple):
-    """All n-grams of one length, sorted; the one shorter that each begins with is its parent.
+    """All n-grams of one length, sorted; the prefix of each n-gram is its parent.
 
-    An n-gram is known by its number in this order, so that a number and one symbol more make a key
-    of the next level, whatever the length.
+    An n-gram is identified by its index in this order, so an index and one more symbol make a key
+    of the next level, at any length.
     """
 
     keys: Int[Tensor, " entry"]
     """``parent * d_vocab + symbol``, in ascending order."""
     gain: Float[Tensor, " entry"]
-    """``max(count - discount, 0) / count of the context``: its own part of the probability."""
+    """``max(count - discount, 0) / count of the context``: this level's part of the probability."""
     rest: Float[Tensor, " context"]
-    """What the discounts leave over in each context (each n-gram of the level below)."""
+    """The discounted mass of each context (each n-gram of the level below)."""
 
     def find(
         self,
@@ -41,7 +41,7 @@ class Level(NamedTuple):
         *,
         d_vocab: int,
     ) -> Int[Tensor, "*shape"]:
-        """The numbers of the n-grams that continue these parents with these symbols."""
+        """The indices of the n-grams that continue these parents with these symbols."""
         wanted = parents * d_vocab + symbols
         place = torch.searchsorted(self.keys, wanted).clamp_max(len(self.keys) - 1)
         is_known = (self.keys[place] == wanted) & (parents != NO_ENTRY) & (symbols >= 0)
@@ -54,12 +54,12 @@ def count_levels(
     """The levels 1 to ``order`` of a text."""
     keys: list[Tensor] = []
     counts: list[Tensor] = []
-    numbers = torch.zeros_like(text)  # of the n-gram that begins at each place; first the empty one
+    numbers = torch.zeros_like(text)  # of the n-gram at each position; first the empty one
     for length in range(1, order + 1):
         longer = numbers[: len(text) - length + 1] * d_vocab + text[length - 1 :]
         found, inverse, n = torch.unique(longer, return_inverse=True, return_counts=True)
         if counts:
-            # The level below is counted by how many different symbols stand before its n-grams.
+            # The level below is counted by the number of different symbols before its n-grams.
             without_first = torch.empty_like(found).scatter_(
                 0, inverse, numbers[1 : len(inverse) + 1]
             )
@@ -76,7 +76,7 @@ def count_levels(
 
 
 def discounts_of(counts: Int[Tensor, " entry"], *, is_modified: bool) -> tuple[float, float, float]:
-    """What is taken off counts of 1, of 2, and of 3 and more.
+    """The discounts of counts of 1, of 2, and of 3 and more.
 
     Chen and Goodman, 1998, equations 17 (Ney's) and 26 (modified), from how many n-grams have each
     of the counts 1 to 4.
@@ -114,11 +114,11 @@ def _discounted(
 
 
 NOTHING = -1
-"""Stands in a history where nothing was read yet."""
+"""Marks an empty position of a history."""
 
 
 class NgramLanguageModel(LanguageModel):
-    """Interpolated Kneser-Ney: what was counted, less a discount that the shorter context shares.
+    """Interpolated Kneser-Ney: discounted counts, interpolated with the shorter context.
 
     Kneser and Ney, 1995, in the interpolated form of Chen and Goodman, 1998 ("An empirical study of
     smoothing techniques for language modeling", equations 24 to 27)::
@@ -127,13 +127,14 @@ class NgramLanguageModel(LanguageModel):
 
     Only the longest n-grams are counted as they occur; for the others ``count`` is the number of
     different symbols seen before them: "Francisco" is frequent, but follows hardly anything but
-    "San". The chain ends in the even distribution over all symbols. The discount D is one a level
-    (Ney), or with ``is_modified`` one each for counts of 1, 2 and more (Chen and Goodman).
+    "San". The recursion ends at the uniform distribution over all symbols. There is one discount D
+    per level (Ney), or with ``is_modified`` one each for counts of 1, 2 and more (Chen and
+    Goodman).
 
-    The text is one stream, and its beginning counts as a symbol seen before what stands there.
+    The text is one stream, and its beginning counts as a symbol.
 
-    The n-grams are held as the levels of a trie (`Level`), so that a whole text is scored by
-    one search a level; nothing is looped over in Python but the levels.
+    The n-grams are stored as the levels of a trie (`Level`), so that a whole text is scored by one
+    search per level; Python loops only over levels.
 
     >>> model = NgramLanguageModel.count(torch.tensor([4, 5, 4, 5, 4, 6]), order=2, d_vocab=7)
     >>> model.log_probs_of(torch.tensor([[4, 5, 4]])).exp()[0, 2] > 0.5  # what followed a 5
@@ -141,10 +142,10 @@ class NgramLanguageModel(LanguageModel):
     """
 
     def __init__(self, *, d_vocab: int, sizes: Sequence[int]) -> None:
-        """An empty one, to be filled with weights.
+        """An empty model, to be filled with weights.
 
         Args:
-            sizes: How many different n-grams there are of each length, 1 first.
+            sizes: Number of different n-grams of each length, 1 first.
         """
         super().__init__()
         self.d_vocab = d_vocab
@@ -163,7 +164,7 @@ class NgramLanguageModel(LanguageModel):
         if order < 1 or len(text) <= order:
             raise UsageError(
                 f"a text of {len(text)} symbols has no {order}-grams to count",
-                hint="give an order of at least 1, and a text that is longer than it",
+                hint="give an order of at least 1, and a longer text",
             )
         levels = count_levels(text, order=order, d_vocab=d_vocab, is_modified=is_modified)
         model = cls(d_vocab=d_vocab, sizes=[len(level.keys) for level in levels])
@@ -177,7 +178,7 @@ class NgramLanguageModel(LanguageModel):
         return Level(*(self.get_buffer(f"{name}_{number}") for name in Level._fields))
 
     def begin(self, n: int) -> Int[Tensor, "batch history"]:
-        """Nothing was read."""
+        """The empty history."""
         return torch.full((n, self.order - 1), NOTHING, device=self.get_buffer("keys_0").device)
 
     def forward(
@@ -185,7 +186,7 @@ class NgramLanguageModel(LanguageModel):
         tokens: Int[Tensor, "batch pos"],
         state: Int[Tensor, "batch history"] | None = None,
     ) -> Predicted:
-        """The logarithms of the probabilities of all symbols after each."""
+        """Log-probabilities of all symbols after each symbol."""
         read = torch.cat([self.begin(len(tokens)) if state is None else state, tokens], dim=1)
         n_new = tokens.shape[1]
         probs = torch.full((tokens.numel(), self.d_vocab), 1 / self.d_vocab, device=tokens.device)
@@ -195,13 +196,13 @@ class NgramLanguageModel(LanguageModel):
         return Predicted(logits, read[:, read.shape[1] - (self.order - 1) :])
 
     def log_probs_of(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
-        """Of each symbol of a text, after all those before it."""
+        """Log-probability of each symbol of a text, given all symbols before it."""
         return self.parts_of(tokens).sum(-1).log()
 
     def parts_of(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos level"]:
         """What each level contributes to the probability of each symbol, the shortest first.
 
-        Level 0 is the even distribution, level k the n-grams of k symbols.
+        Level 0 is the uniform distribution, level k the n-grams of k symbols.
         """
         entries = self._entries(tokens)
         shape = (*tokens.shape, 1)
@@ -210,7 +211,7 @@ class NgramLanguageModel(LanguageModel):
             level = self.level(number)
             context = torch.nn.functional.pad(entries[number][:, :-1], (1, 0), value=NO_ENTRY)
             if number == 0:
-                context = torch.zeros_like(context)  # before everything there is the empty context
+                context = torch.zeros_like(context)  # at the start of a text the context is empty
             rest = torch.where(context == NO_ENTRY, 1.0, level.rest[context.clamp_min(0)])
             found = entries[number + 1]
             gain = torch.where(found == NO_ENTRY, 0.0, level.gain[found.clamp_min(0)])
@@ -218,7 +219,7 @@ class NgramLanguageModel(LanguageModel):
         return parts
 
     def _entries(self, tokens: Int[Tensor, "batch pos"]) -> list[Int[Tensor, "batch pos"]]:
-        """For each length, from 0 up: which n-gram of this length ends at each place."""
+        """For each length from 0: the n-gram of this length that ends at each position."""
         entries = [torch.zeros_like(tokens)]
         for number in range(self.order):
             context = entries[-1]
@@ -237,7 +238,7 @@ class NgramLanguageModel(LanguageModel):
         begin, end = (
             torch.searchsorted(level.keys, (known + offset) * self.d_vocab) for offset in (0, 1)
         )
-        n = end - begin  # how many different symbols followed each context
+        n = end - begin  # number of different symbols after each context
         first = n.cumsum(0) - n
         at = torch.arange(int(n.sum()), device=n.device) + (begin - first).repeat_interleave(n)
         probs = probs.index_copy(0, rows, probs[rows] * level.rest[known, None])

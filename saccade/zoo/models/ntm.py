@@ -1,4 +1,4 @@
-"""The Neural Turing Machine: a recurrent network with a tape to read from and to write on."""
+"""The Neural Turing Machine: a recurrent network with a memory that it reads and writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from saccade.zoo.attention.attend import read
 from saccade.zoo.cells.lstm import LstmCell, LstmState
-from saccade.zoo.memories.addressing import move_on, place_heads, write_slots
+from saccade.zoo.memories.addressing import init_moving_heads, place_heads, write_slots
 
 
 class Taped(NamedTuple):
-    """What a machine with a memory has said, and where its heads were."""
+    """Outputs of a memory machine, and the weights of its heads."""
 
     logits: Float[Tensor, "batch pos d_output"]
     reads: Float[Tensor, "batch pos read_head slot"]
@@ -27,9 +27,9 @@ class NtmState(NamedTuple):
     controller: LstmState
     memory: Float[Tensor, "batch slot d_slot"]
     weights: Float[Tensor, "batch head slot"]
-    """Of the read heads, then of the write heads."""
+    """Weights of the read heads, then of the write heads."""
     context: Float[Tensor, "batch d_read"]
-    """What the read heads read, one after the other."""
+    """The vectors of all read heads, concatenated."""
 
 
 class Ntm(nn.Module):
@@ -44,18 +44,18 @@ class Ntm(nn.Module):
         what is read = weights M, by the read heads                       equation 2
         y = W [h; what is read]
 
-    Where we differ: all heads are placed by what the memory held before this step, and then read
-    what it holds after it, so that one batched operation serves them all. A key and what is added
-    are tanhs. The memory begins empty, and every head begins on the first slot: nothing learnt
-    depends on how many slots there are, and `run` may be given more than in training. A memory that
-    begins constant is also what Collier and Beel, 2018 (https://arxiv.org/abs/1807.08518) found to
-    learn fastest. An untrained head that writes moves on by one slot a step and stays sharp, like
-    that of a tape recorder: one that may go anywhere blurs over the whole tape within a few steps,
-    and what was written there can no longer be told apart. One that reads begins half by content: a
-    reader that only moves on never finds out that it could look for something.
+    Where we differ: all heads are addressed by the memory before this step, and then read the
+    memory after it, so that one batched operation serves them all. Keys and added vectors go
+    through tanh. The memory is initially empty, and every head is on the first slot: no parameter
+    depends on the number of slots, and `run` may use more than in training. Collier and Beel, 2018
+    (https://arxiv.org/abs/1807.08518) also found that a constant initial memory learns fastest. An
+    untrained write head moves by one slot per step and stays sharp, like that of a tape recorder:
+    one with random shifts blurs over the whole memory within a few steps, and the written contents
+    mix. A read head starts half by content: one that only shifts never learns content-based
+    addressing.
 
     Args:
-        reach: How many slots to each side a head may move at a step.
+        reach: Largest shift of a head per step, in slots.
 
     >>> machine = Ntm(d_input=3, d_output=2, d_hidden=5, n_slots=7, d_slot=4)
     >>> machine(torch.zeros(2, 11, 3)).shape
@@ -84,7 +84,7 @@ class Ntm(nn.Module):
         self.emit = nn.Linear(d_hidden, d_heads + n_writes * 2 * d_slot)
         with torch.no_grad():
             said = self.emit.bias[:d_heads].unflatten(0, (-1, self.d_head))
-            move_on(said, d_slot, n_reads=n_reads)
+            init_moving_heads(said, d_slot, n_reads=n_reads)
         self.output = nn.Linear(d_hidden + n_reads * d_slot, d_output)
 
     def forward(
@@ -94,10 +94,10 @@ class Ntm(nn.Module):
         return self.run(inputs).logits
 
     def run(self, inputs: Float[Tensor, "batch pos d_input"], n_slots: int | None = None) -> Taped:
-        """Read whole sequences, and keep where the heads were.
+        """Read whole sequences and record the heads' weights.
 
         Args:
-            n_slots: As many as in training, unless told.
+            n_slots: Default: as many as in training.
         """
         state = self.start(len(inputs), self.n_slots if n_slots is None else n_slots)
         shown, weights = [], []
@@ -125,7 +125,7 @@ class Ntm(nn.Module):
         )
 
     def step(self, x: Float[Tensor, "batch d_input"], state: NtmState) -> NtmState:
-        """Think, place the heads, write, read."""
+        """Run the controller, address, write, read."""
         seen = torch.cat([x, state.context], dim=1)
         hidden, controller = self.controller.step(seen, state.controller)
         n_heads, d_head = self.n_reads + self.n_writes, self.d_head

@@ -1,4 +1,4 @@
-"""The nets that look at a whole image at once: what glimpses are compared with."""
+"""Baselines for glimpse models: nets that see the whole image at once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.coordinates import check_images
+from saccade.zoo.sensors.retina import check_images
 
 
 class FullyConnectedNet(nn.Module):
-    """Two layers of rectified units over all pixels.
+    """Two layers of ReLU units over all pixels.
 
     Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), the rows "FC, 2 layers" of tables 1 and 2.
 
@@ -39,7 +39,7 @@ class FullyConnectedNet(nn.Module):
 
 
 class ConvolutionalNet(nn.Module):
-    """Eight filters of 10 x 10 pixels, five apart, and a layer of rectified units over them.
+    """Eight filters of 10 x 10 pixels with stride 5, and a layer of ReLU units.
 
     Mnih et al., 2014 (https://arxiv.org/abs/1406.6247), section 4.1, the rows "Convolutional, 2
     layers" of tables 1 and 2.

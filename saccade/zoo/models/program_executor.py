@@ -1,4 +1,4 @@
-"""Learning to Execute: an LSTM reads a program, character by character, and writes its result."""
+"""Learning to Execute: an LSTM reads a program by characters and predicts its output."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from saccade.zoo.tasks.vocabulary import Padded
 
 
 class ProgramExecutor(nn.Module):
-    """One stack of LSTMs reads the program and goes on to write what it prints.
+    """One stack of LSTMs reads the program, then predicts what it prints.
 
     Zaremba and Sutskever, 2014 (https://arxiv.org/abs/1410.4615), sections 2 and 4: there is no
-    encoder and decoder apart, no attention, and nothing but the state to compute with. The same
-    weights read and write; only what is written is learnt.
+    separate encoder and decoder, no attention, and only the state to compute with. The same weights
+    read and write; the loss is on the output only.
 
-    The paper feeds programs end to end and carries the state from one into the next; here
-    each begins from zeros, since nothing in one program helps with another.
+    The paper concatenates programs and carries the state from one to the next; here each starts
+    from zeros, since programs are independent.
 
     >>> model = ProgramExecutor(d_vocab=43, d_embed=5, d_hidden=7)
     >>> state = model.start(Padded(torch.tensor([[4, 5, 2]]), torch.tensor([[True] * 3]))).state
@@ -48,18 +48,18 @@ class ProgramExecutor(nn.Module):
         self.output = nn.Linear(d_hidden, d_vocab)
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits of what is printed, each given all characters before it."""
+        """Logits of the output, each given all characters before it."""
         state = self._read(self.embed(batch.source), batch.source_mask)
         written = self.cell.unroll(self.embed(batch.target_in), state).outputs
         shown = functional.dropout(written[batch.target_mask], self.dropout, self.training)
         return self.output(shown)  # [token, d_vocab]
 
     def start(self, source: Padded) -> Started:
-        """Read the programs; all that is known of them afterwards is the state."""
+        """Read the programs; only the state is kept."""
         return Started(None, self._read(self.embed(source.ids), source.mask))
 
     def step(self, tokens: Int[Tensor, " row"], memory: Any, state: tuple) -> Stepped:
-        """Write one character."""
+        """Predict one character."""
         del memory  # there is none
         output, state = self.cell.step(self.embed(tokens), state)
         return Stepped(self.output(output).log_softmax(-1), state)
@@ -70,7 +70,7 @@ class ProgramExecutor(nn.Module):
         return self.cell.unroll(embedded, mask=mask).state
 
     def influence_on(self, batch: PairBatch) -> Float[Tensor, "step source_pos"]:
-        """How much each character of the program counts for each one written, for one program."""
+        """The influence of each character of one program on each output character."""
         with torch.enable_grad():
             embedded = self.embed(batch.source).detach().requires_grad_()
             state = self._read(embedded, batch.source_mask)

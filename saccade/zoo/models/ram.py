@@ -1,4 +1,4 @@
-"""RAM: a recurrent network that looks at an image a few glimpses at a time and then names it."""
+"""RAM: a recurrent network that takes a few glimpses of an image and then classifies it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn, relu
 
-from saccade.zoo.fast.forms import is_fast
+from saccade.zoo.fast.forms import is_fast, without_autocast
 from saccade.zoo.fast.glimpse_path import GlimpseLayers, PatchAt, Path, glimpse_path
 from saccade.zoo.objectives.reinforce import LabelledBaseline
-from saccade.zoo.sensors.coordinates import check_images, unrounded
-from saccade.zoo.sensors.retina import Retina, sum_images
+from saccade.zoo.sensors.retina import Retina, check_images, sum_images
 
-# Where a model that draws its glimpses means to look next.
+# The mean of the next glimpse's location.
 
 
 class LocationNetwork(nn.Sequential):
-    """``reach * tanh(B relu(A norm(state)))``: the mean of the places that may be drawn.
+    """``reach * tanh(B relu(A norm(state)))``: the mean of sampled locations.
 
-    The papers have one map of the state. Here the state is normalised first, since it grows from
-    glimpse to glimpse, and the gaze would drift outwards with it; there is a hidden layer; and a
-    tanh, because a policy that runs out of the image early does not come back.
+    The papers have one linear map of the state. Here the state is normalised first, since it grows
+    from glimpse to glimpse, and locations would drift outwards with it; there is a hidden layer;
+    and a tanh, because a policy that leaves the image early in training does not return.
 
     Args:
         reach: No mean is farther from the centre than this; 1 is the edge of the image.
@@ -43,8 +42,8 @@ class LocationNetwork(nn.Sequential):
         self,
         input: Float[Tensor, "*any d_state"],  # noqa: A002  as nn.Sequential calls it
     ) -> Float[Tensor, "*any 2"]:
-        """The mean for each state, exact even where a training rounds."""
-        with unrounded(input):
+        """The mean for each state, in full precision even under autocast."""
+        with without_autocast(input):
             return self.reach * super().forward(input.to(next(self.parameters()).dtype))
 
 
@@ -52,17 +51,16 @@ Policy = Literal["learnt", "random", "central"]
 
 
 class Glimpses(NamedTuple):
-    """What a pass over a batch of images leaves; M samples of each image are on the first axis."""
+    """Result of a pass over a batch of images; the first axis has M samples of each image."""
 
     logits: Float[Tensor, "sample batch glimpse d_class"]
     """The answer after each glimpse; the last one counts."""
     centres: Float[Tensor, "sample batch glimpse 2"]
-    """Where it looked; the first is given, the others were chosen (or are random, all of them)."""
+    """Locations; the first is fixed, the others were chosen (or all are random)."""
     log_prob: Float[Tensor, "sample batch chosen"]
-    """Log-density of each chosen place. Means nothing where places are random."""
+    """Log-density of each chosen location. Meaningless for the random policy."""
     expected: Float[Tensor, "sample batch chosen d_class"]
-    """The baseline: the reward that was to be expected before a place was drawn, if each class is
-    the right one."""
+    """The baseline: the expected reward before a location was sampled, for each possible class."""
     states: Float[Tensor, "sample batch glimpse d_hidden"]
     """The state of the core after each glimpse, without gradient."""
 
@@ -77,22 +75,21 @@ class Ram(nn.Module):
         l_t ~ N(mean(h_t), std)                                                 location network
         answer = softmax(answer h_T)                                            action network
 
-    A place that was drawn is a constant to the gradient: the likelihood of the answer teaches all
-    but the location network, which is taught by reward
-    (`saccade.zoo.objectives.reinforce.hybrid_loss`). The gradient of the policy goes on from there
-    into the core, which may so keep what tells where to look; that of the baseline does not.
+    A sampled location is a constant for the gradient: the likelihood of the answer trains all but
+    the location network, which is trained by reward
+    (`saccade.zoo.objectives.reinforce.hybrid_loss`). The gradient of the policy continues into the
+    core, which can so learn what to store for choosing locations; that of the baseline does not.
 
-    Where we differ: the first glimpse is at the centre instead of somewhere, so that a trained
-    model has one answer. The location network keeps to the image (`LocationNetwork`). And there is
-    an answer after each glimpse, which may be taught and rewarded
+    Where we differ: the first glimpse is at the centre instead of a random location, so that a
+    trained model is deterministic. The location network stays inside the image (`LocationNetwork`).
+    And there is an answer after each glimpse, which may be trained and rewarded
     (`saccade.zoo.objectives.reinforce.stepwise_loss`); only the last one is the model's.
 
     Args:
         size: Height and width of the images in pixels.
         policy: ``random`` and ``central`` are controls: every glimpse anywhere in the image, or one
-            glimpse at the centre whatever ``n_glimpses`` is.
-        std: How far a drawn place is from the mean, in the units of places; it may be changed while
-            the model learns (`set_std`).
+        glimpse at the centre regardless of ``n_glimpses``.
+        std: Standard deviation of sampled locations; it may be changed during training (`set_std`).
         reach: No mean is farther from the centre than this; 1 is the edge of the image.
 
     >>> model = Ram(size=(28, 28), n_classes=10, retina=Retina(size=8), n_glimpses=3)
@@ -133,18 +130,18 @@ class Ram(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch height width"]
     ) -> Float[Tensor, "batch d_class"]:
-        """The answer, looking where the policy would rather look than anywhere else."""
+        """The answer, with glimpses at the policy's means."""
         return self.look(images, is_drawn=False).logits[0, :, -1]
 
     def look(
         self, images: Float[Tensor, "batch height width"], *, n_samples: int = 1, is_drawn: bool
     ) -> Glimpses:
-        """Look ``n_glimpses`` times at each image, and answer.
+        """Take ``n_glimpses`` glimpses of each image, and answer.
 
         Args:
-            n_samples: How many independent passes over each image.
-            is_drawn: Places are drawn around the mean; else they are the mean itself. Those of the
-                random policy are always drawn.
+            n_samples: Number of independent passes over each image.
+            is_drawn: Sample locations around the mean; otherwise use the mean. Those of the random
+                policy are always sampled.
         """
         check_images(images, size=self.size)
         sums, shape = sum_images(images), (len(images), n_samples)
@@ -168,7 +165,7 @@ class Ram(nn.Module):
         """The paper's equations, glimpse by glimpse.
 
         Args:
-            patch_at: What the retina sees at given places.
+            patch_at: The retina's output at given locations.
             noise: As `place` takes it.
         """
         if is_fast():
@@ -176,7 +173,7 @@ class Ram(nn.Module):
         h = noise.new_zeros(noise.shape[1], self.keep.in_features)
         places, states = [], []
         for step in range(self.n_glimpses):
-            place = self.place(noise, step, h).detach()  # a constant to the gradient
+            place = self.place(noise, step, h).detach()  # a constant for the gradient
             x = patch_at(place)
             g = relu(self.what(relu(self.of_patch(x))) + self.where(relu(self.of_place(place))))
             h = relu(self.keep(h) + self.read(g))
@@ -190,10 +187,10 @@ class Ram(nn.Module):
         step: int,
         before: Float[Tensor, "rows d_hidden"],
     ) -> Float[Tensor, "rows 2"]:
-        """Where glimpse ``step`` is, after a state.
+        """The location of glimpse ``step``, after a state.
 
         Args:
-            noise: How far each next place is from its mean; or, if it is random, where it is.
+            noise: Offset of each location from its mean; for the random policy the location itself.
         """
         if self.policy == "random":
             return noise[step]
@@ -218,5 +215,5 @@ class Ram(nn.Module):
         return -0.5 * off.square().sum(-1) - 2 * self.std.log() - math.log(2 * math.pi)
 
     def set_std(self, std: float) -> None:
-        """Draw places more or less widely from now on."""
+        """Set the standard deviation of sampled locations."""
         self.std.fill_(std)

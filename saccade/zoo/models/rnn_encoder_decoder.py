@@ -1,8 +1,8 @@
-"""The RNN encoder-decoder: a sentence becomes one vector, which every step of the decoder reads.
+"""The RNN encoder-decoder: the source becomes one vector, read by every step of the decoder.
 
 Cho et al., 2014 (https://arxiv.org/abs/1406.1078), where the GRU was introduced. Its purpose there
 was not to translate but to score the phrase pairs of a phrase-based translator:
-``log p(target | source)`` as one more feature beside its own. `score_phrases` does that.
+``log p(target | source)`` as one more feature. `score_phrases` does that.
 """
 
 from collections.abc import Sequence
@@ -22,24 +22,24 @@ from saccade.zoo.tasks.vocabulary import Padded
 
 
 class ScoredPair(NamedTuple):
-    """A phrase, a translation of it, and how likely the model finds that."""
+    """A phrase, its translation, and the model's log-probability."""
 
     source: str
     target: str
     log_prob: float
-    """Of the whole target phrase, its end included, given the source phrase."""
+    """Of the whole target phrase, including its end, given the source phrase."""
 
 
 class RnnEncoderDecoder(nn.Module):
-    """A GRU reads, its last state is the summary c, a GRU that reads c at each step writes.
+    """A GRU encodes, its last state gives the summary c, and a GRU that reads c decodes.
 
     Section 2.2 and appendix A: ``c = tanh(V h_T)``, ``h'_0 = tanh(V' c)``, and the decoder's gates
-    and candidate see the word before, the state before, and c. The next word is predicted by a
-    layer of pairs of units of which the larger counts (maxout) from the state, the word and c.
+    and candidate see the previous word, the previous state, and c. The next word is predicted by a
+    maxout layer from the state, the word and c.
 
-    Where we differ: the reset gate does not shut out c, because torch's fused kernel keeps the
-    inputs of a step outside of it; so the whole target is one call of the kernel. The paper has
-    1000 units, embeddings of 100 and 500 maxout units, which is more than Multi30k can fill.
+    Where we differ: the reset gate does not apply to c, because torch's fused kernel applies it
+    only to the state; so the whole target is one call of the kernel. The paper has 1000 units,
+    embeddings of 100 and 500 maxout units, too many for Multi30k.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class RnnEncoderDecoder(nn.Module):
         word: Float[Tensor, "*at d_embed"],
         summary: Float[Tensor, "*at d_hidden"],
     ) -> Float[Tensor, "*at d_vocab"]:
-        """The next word from state, word before and summary; appendix A.1.2."""
+        """Logits from state, previous word and summary; appendix A.1.2."""
         pairs = self.before_maxout(torch.cat([hidden, word, summary], dim=-1))
         best = pairs.unflatten(-1, (-1, 2)).amax(-1)  # [*at, d_maxout]
         return self.output(self.dropout(best))
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words."""
+        """Logits at the real target positions, with teacher forcing."""
         summary = self.read(batch.source, batch.source_mask)  # [batch, d_hidden]
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_embed]
         everywhere = summary[:, None].expand(-1, words.shape[1], -1)  # [batch, pos, d_hidden]
@@ -92,7 +92,7 @@ class RnnEncoderDecoder(nn.Module):
         return self.predict(hidden[real], words[real], everywhere[real])
 
     def log_prob(self, batch: PairBatch) -> Float[Tensor, " batch"]:
-        """``log p(target | source)`` of each pair, the end symbol included."""
+        """``log p(target | source)`` of each pair, including the end symbol."""
         return sequence_log_probs(self.forward(batch), batch.target_out, batch.target_mask)
 
     def start(self, source: Padded) -> Started:
@@ -127,8 +127,7 @@ def score_phrases(
     Section 3.1. A phrase-based translator takes this as one more feature of its log-linear model.
 
     Args:
-        tokenizer: What the model was trained with; of the source alone if there is a
-            ``target_tokenizer``.
+        tokenizer: The model's tokenizer; of the source only if there is a ``target_tokenizer``.
     """
     pairs = encode_pairs(sources, targets, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     log_prob = torch.empty(len(pairs))

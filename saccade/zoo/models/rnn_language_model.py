@@ -17,22 +17,22 @@ from saccade.zoo.models.sequence_reader import influence
 
 
 class RnnLanguageModel(LanguageModel):
-    """Predict the next symbol from a state that has read all those before it.
+    """Predict the next symbol from a state that has read all earlier ones.
 
     Mikolov et al., 2010 ("Recurrent neural network based language model") with words; Sutskever et
-    al., 2011 ("Generating text with recurrent neural networks") with characters. Layers of cells
-    upon an embedding, as Zaremba et al., 2014 (https://arxiv.org/abs/1409.2329) regularise them:
-    dropout on what goes up from layer to layer, never on what goes on from step to step.
+    al., 2011 ("Generating text with recurrent neural networks") with characters. Layers of cells on
+    an embedding, regularised as by Zaremba et al., 2014 (https://arxiv.org/abs/1409.2329): dropout
+    between layers, never between steps.
 
-    Two things are newer. What is dropped stays the same for a whole piece of text (Gal and
+    Two things are newer. The dropout mask is constant over a segment of text (Gal and
     Ghahramani, 2016, https://arxiv.org/abs/1512.05287). And with ``is_tied`` the output's weights
     are the embedding's (Press and Wolf, 2017, https://arxiv.org/abs/1608.05859), for vocabularies
-    of words; a linear map joins the two if their sizes differ.
+    of words; a linear map connects them if their sizes differ.
 
-    Any cell will do; whole pieces run through torch's own kernel if it has one.
+    Any cell works; whole segments run through torch's kernel if it has one.
 
     Args:
-        dropout: Of the embeddings, and of what each layer puts out.
+        dropout: Dropout rate of the embeddings and of each layer's outputs.
 
     >>> model = RnnLanguageModel(d_vocab=7, d_embed=3, d_hidden=5)
     >>> model(torch.tensor([[4, 5, 6], [6, 5, 4]])).logits.shape
@@ -66,11 +66,11 @@ class RnnLanguageModel(LanguageModel):
         )
 
     def begin(self, n: int) -> tuple:
-        """Each layer's own first state."""
+        """The initial states of all layers."""
         return tuple(cell.start(n) for cell in self._cells())
 
     def forward(self, tokens: Int[Tensor, "batch pos"], state: tuple | None = None) -> Predicted:
-        """Read on; the state is one a layer."""
+        """Read the next segment; the state has one entry per layer."""
         return self._predict(self.embed(tokens), state)
 
     def _predict(
@@ -92,7 +92,7 @@ class RnnLanguageModel(LanguageModel):
     def influence_on(
         self, tokens: Int[Tensor, " pos"], state: Any = None
     ) -> Float[Tensor, "step before"]:
-        """How much each symbol of a text counts for the prediction of each one after the first."""
+        """The influence of each symbol of a text on the prediction of each one after the first."""
         with torch.enable_grad():
             embedded = self.embed(tokens[None, :-1]).detach().requires_grad_()
             logits = self._predict(embedded, state).logits[0]

@@ -1,9 +1,9 @@
-"""Sequence to sequence: a deep LSTM reads the source, another goes on from there and writes.
+"""Sequence to sequence: a deep LSTM encodes the source, another decodes from its state.
 
-Sutskever, Vinyals and Le, 2014 (https://arxiv.org/abs/1409.3215). All that is known of the source
-is the state of the first LSTM after its last word; there is no attention. The paper's trick is to
-read the source backwards, so that its first words are near the first words of the target: see
-``is_reversed`` of `saccade.zoo.tasks.pairs.Pairs`, where it is done before anything is padded.
+Sutskever, Vinyals and Le, 2014 (https://arxiv.org/abs/1409.3215). The decoder knows only the state
+of the first LSTM after the last source word; there is no attention. The paper reverses the source,
+so that its first words are near the first words of the target: see ``is_reversed`` of
+`saccade.zoo.tasks.pairs.Pairs`, where it is done before padding.
 """
 
 from typing import Any
@@ -18,20 +18,20 @@ from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.tasks.pairs import PairBatch
 from saccade.zoo.tasks.vocabulary import Padded
 
-INIT = 0.08  # section 3.4; the lecture that teaches it says 0.05
+INIT = 0.08  # section 3.4; some lectures say 0.05
 
 
 class Seq2Seq(nn.Module):
     """``p(y) = prod_t p(y_t | v, y_1 .. y_(t-1))`` with v the state after the whole source.
 
-    Equation 1. Each layer of the second LSTM begins with the state of the same layer of the first.
-    Both run through torch's fused kernel: when the right words are put in, no step of the decoder
-    has to wait for what the model says.
+    Equation 1. Each layer of the second LSTM starts from the state of the same layer of the first.
+    Both run through torch's fused kernel: with teacher forcing no step depends on the model's
+    predictions.
 
-    As in the paper all weights begin uniformly between -0.08 and 0.08. It has 4 layers of 1000
-    units; the default here is what learns most in twenty minutes on two cores. Dropout between
-    layers (Zaremba et al., 2014, https://arxiv.org/abs/1409.2329) is ours: the paper has 12 million
-    sentences and needs none.
+    As in the paper all weights are initialised from U(-0.08, 0.08). The paper has 4 layers of 1000
+    units; our default is the best for twenty minutes on two cores. Dropout between layers (Zaremba
+    et al., 2014, https://arxiv.org/abs/1409.2329) is ours: the paper has 12 million sentences and
+    needs none.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Seq2Seq(nn.Module):
         return self.encoder.unroll(words, mask=mask).state
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right words."""
+        """Logits at the real target positions, with teacher forcing."""
         state = self.read(batch.source, batch.source_mask)
         words = self.dropout(self.target_embed(batch.target_in))  # [batch, pos, d_embed]
-        # No mask: padding comes after all that is read from here.
+        # No mask: padding comes after all positions that are used.
         hidden = self.decoder.unroll(words, state).outputs  # [batch, pos, d_hidden]
         return self.output(self.dropout(hidden[batch.target_mask]))
 
     def start(self, source: Padded) -> Started:
-        """Read the source; nothing of it is kept but the state."""
+        """Encode the source; only the state is kept."""
         return Started(None, self.read(source.ids, source.mask))
 
     def step(self, tokens: Int[Tensor, " row"], memory: Any, state: Any) -> Stepped:

@@ -1,4 +1,4 @@
-"""A recurrent cell by itself: what it has read, said by a linear map."""
+"""A recurrent cell with a linear output, and the influence of inputs on predictions."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from torch import Tensor, nn
 
 from saccade.zoo.cells.stacks import make_cell
 
-# Where a model without attention looks: how much each input counts for each prediction.
+# In place of attention: the influence of each input on each prediction.
 
 
 def influence(
     outputs: Float[Tensor, " step"], inputs: Float[Tensor, "batch pos d"]
 ) -> Float[Tensor, "step batch pos"]:
-    """The share of each input in the slope of each output: weights that sum to one.
+    """Gradient times input of each output, normalised to weights that sum to one.
 
     Simonyan et al., 2014 (https://arxiv.org/abs/1312.6034), in the form of Denil et al., 2014
-    (https://arxiv.org/abs/1412.6815): the slope along the input itself, ``|x . dy / dx|``,
-    which is what leaving out the input would change, to first order. A row of zeros stays zeros: a
-    prediction that no input has a part in.
+    (https://arxiv.org/abs/1412.6815): the gradient along the input itself, ``|x . dy / dx|``, which
+    is the first-order effect of removing the input. A row of zeros stays zeros: no input has an
+    effect.
 
     Args:
-        outputs: Log-probabilities, for instance. Made from ``inputs``, which must require a
+        outputs: Log-probabilities, for instance. Computed from ``inputs``, which must require a
             gradient.
 
     >>> x = torch.tensor([[[1.0], [2.0]]], requires_grad=True)
@@ -39,14 +39,14 @@ def influence(
 
 
 class SequenceReader(nn.Module):
-    """``y_t = W s_t + b``: any cell of `saccade.zoo.cells`, and nothing that could help it.
+    """``y_t = W s_t + b``: any cell of `saccade.zoo.cells` with a linear output.
 
-    The plainest frame to compare cells in, as in Le et al., 2015 (https://arxiv.org/abs/1504.00941)
-    and Arjovsky et al., 2016 (https://arxiv.org/abs/1511.06464): all that is said of step t must
-    have come through the state.
+    The simplest model to compare cells, as in Le et al., 2015 (https://arxiv.org/abs/1504.00941)
+    and Arjovsky et al., 2016 (https://arxiv.org/abs/1511.06464): the output at step t depends only
+    on the state.
 
     Args:
-        longest: How many steps a value may have to be kept; see `LstmCell` and `GruCell`.
+        longest: Longest time dependency in steps; see `LstmCell` and `GruCell`.
 
     >>> reader = SequenceReader(d_input=2, d_hidden=5, d_output=1)
     >>> reader(torch.zeros(3, 7, 2)).shape
@@ -69,15 +69,15 @@ class SequenceReader(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch pos d_input"]
     ) -> Float[Tensor, "batch pos d_output"]:
-        """What is said at every step."""
+        """The outputs of every step."""
         return self.output(self.cell.unroll(inputs).outputs)
 
     def at_end(self, inputs: Float[Tensor, "batch pos d_input"]) -> Float[Tensor, "batch d_output"]:
-        """What is said after the last step."""
+        """The output after the last step."""
         return self.output(self.cell.unroll(inputs).outputs[:, -1])
 
     def influence_on_end(self, inputs: Float[Tensor, "pos d_input"]) -> Float[Tensor, "1 pos"]:
-        """How much each step counts for the largest number that is said after the last one."""
+        """The influence of each step on the largest output after the last one."""
         with torch.enable_grad():
             given = inputs[None].detach().requires_grad_()
             return influence(self.at_end(given).amax(-1), given)[:, 0]

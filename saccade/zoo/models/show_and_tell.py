@@ -1,4 +1,4 @@
-"""The captioner without attention: the image is the first word that the LSTM reads.
+"""Show and Tell, a captioner without attention: the image is the LSTM's first input.
 
 Vinyals, Toshev, Bengio and Erhan, 2015, Show and Tell (https://arxiv.org/abs/1411.4555).
 """
@@ -23,10 +23,10 @@ class ShowAndTell(nn.Module):
     at every step overfits.
 
     Where we differ: CNN(image) is the mean over the encoder's maps, which is what the last pooling
-    of the paper's net does, so that the same encoders serve as for `ShowAttendTell`.
+    of the paper's net does, so that it shares encoders with `ShowAttendTell`.
 
     Args:
-        encoder: Gives maps of features ``[batch, d_annotation, row, column]``.
+        encoder: Returns feature maps ``[batch, d_annotation, row, column]``.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ShowAndTell(nn.Module):
     def words_after(
         self, seen: Float[Tensor, "image d_annotation"], sentences: Sentences
     ) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real positions, each after the image and the right words.
+        """Logits at the real positions, given the image, with teacher forcing.
 
         Args:
-            sentences: One about each image, or as many about each, side by side.
+            sentences: One or the same number about each image, grouped by image.
         """
         seen = seen.repeat_interleave(len(sentences.target_in) // len(seen), dim=0)
         first = self.dropout(self.image_proj(seen))[:, None]  # [batch, 1, d_embed]
@@ -70,7 +70,7 @@ class ShowAndTell(nn.Module):
     def forward(
         self, images: Float[Tensor, "image channel height width"], sentences: Sentences
     ) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real positions, each after the right words."""
+        """Logits at the real positions, with teacher forcing."""
         return self.words_after(self.see(images), sentences)
 
     def start(self, source: Float[Tensor, "image channel height width"]) -> Started:
@@ -79,7 +79,7 @@ class ShowAndTell(nn.Module):
         return Started(None, self.cell.step(first, self.cell.start(len(first))).state)
 
     def step(self, tokens: Int[Tensor, " row"], memory: None, state: LstmState) -> Stepped:
-        """Read a word, predict the next: one that it knows."""
+        """Read a word, predict the next; never <unk>."""
         del memory
         hidden, state = self.cell.step(self.embed(tokens), state)
         log_probs = self.output(hidden).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""The captioner that looks at a part of the image for each word it writes.
+"""Show, Attend and Tell: a captioner with soft or hard attention over image regions.
 
 Xu, Ba, Kiros, Cho, Courville, Salakhutdinov, Zemel and Bengio, 2015, Show, Attend and Tell
 (https://arxiv.org/abs/1502.03044).
@@ -19,37 +19,37 @@ from saccade.zoo.cells.cell import map_tensors, select_rows
 from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
-from saccade.zoo.fast.forms import whole
+from saccade.zoo.fast.forms import upcast
 from saccade.zoo.objectives.reinforce import LearnedBaseline
 from saccade.zoo.objectives.variational import sampled_bound
 from saccade.zoo.tasks.digit_captions import Sentences
 from saccade.zoo.tasks.vocabulary import UNK
 
 Looking = Literal["soft", "hard"]
-SHARE_SOFT = 0.5  # of the images are seen softly while hard attention learns; section 4.1
+SHARE_SOFT = 0.5  # share of images with soft attention while hard attention is trained; section 4.1
 
 
-class Told(NamedTuple):
-    """Sentences led by the right words: what was looked at before each, and what followed."""
+class TeacherForced(NamedTuple):
+    """Sentences with teacher forcing: attention and features at each word."""
 
     features: Float[Tensor, "token d_embed"]
-    """What the words are predicted from, at the real positions."""
+    """Features for the next word, at the real positions."""
     hidden: Float[Tensor, "batch pos d_hidden"]
-    """The state before each word: what chose where to look."""
+    """The state before each word, which selects the location."""
     weights: Float[Tensor, "batch pos cell"]
     log_prob: Float[Tensor, "batch pos"] | None
-    """Of the cells that were chosen; None if nothing was."""
+    """Log-probability of the sampled cells; None for soft attention."""
     entropy: Float[Tensor, "batch pos"] | None
 
 
 class CaptionLoss(NamedTuple):
-    """What a captioner is trained by, a mean over sentences."""
+    """Loss of a captioner, a mean over sentences."""
 
     loss: Float[Tensor, ""]
     nats: Float[Tensor, ""]
-    """Of a word, without gradient."""
+    """Negative log-likelihood of a word, without gradient."""
     uneven: Float[Tensor, ""]
-    """How far the weights that a cell got in all are from one: the doubly stochastic term."""
+    """Deviation of each cell's total weight from one: the doubly stochastic term."""
 
 
 class ShowAttendTell(nn.Module):
@@ -59,24 +59,24 @@ class ShowAttendTell(nn.Module):
 
     - *Start.* ``h_0`` and ``c_0`` are tanh layers of the mean of all a_i.
     - *Attend.* ``e_ti = f(a_i, h_(t-1))``, ``alpha_t = softmax(e_t)``. **Soft** (section 4.2) reads
-      the mean ``z_t = sum_i alpha_ti a_i``; **hard** (4.1) reads one a_i, drawn by alpha.
-    - *Gate.* ``z_t`` is scaled by ``beta_t = sigmoid(f_beta(h_(t-1)))``: how much the image counts
+      the mean ``z_t = sum_i alpha_ti a_i``; **hard** (4.1) reads one a_i, sampled from alpha.
+    - *Gate.* ``z_t`` is scaled by ``beta_t = sigmoid(f_beta(h_(t-1)))``: the weight of the image
       for this word (4.2.1).
-    - *Update.* An LSTM from h_(t-1), the word before and z_t (equations 1 to 3).
+    - *Update.* An LSTM from h_(t-1), the previous word and z_t (equations 1 to 3).
     - *Predict.* ``softmax(L_o(E y_(t-1) + L_h h_t + L_z z_t))`` (equation 7).
 
     Soft attention is trained by the likelihood, with ``lambda sum_i (1 - sum_t alpha_ti)^2`` so
-    that every cell is looked at in the course of a sentence (equation 14). Hard attention is
-    trained by the variational bound, whose gradient is sampled (equations 10 to 12), with a
-    baseline and the entropy of the choice; half of the images, by chance, are seen softly, as if
-    the expected cell had been drawn.
+    that every cell is attended over a sentence (equation 14). Hard attention is trained by the
+    variational bound, whose gradient is sampled (equations 10 to 12), with a baseline and the
+    entropy of the choice; a random half of the images has soft attention, as if the expected cell
+    had been sampled.
 
-    Where we differ: the baseline is learnt from the state and not a moving average, because what is
-    still to come differs from word to word; the encoder may learn with the task, and then tells
-    places, too (`ConvolutionalEncoder`); f is one hidden layer of additive attention.
+    Where we differ: the baseline is learnt from the state and not a moving average, because the
+    return differs from word to word; the encoder may be trained with the task, and then encodes
+    locations, too (`ConvolutionalEncoder`); f is one hidden layer of additive attention.
 
     Args:
-        encoder: Gives maps of features ``[batch, d_annotation, row, column]``.
+        encoder: Returns feature maps ``[batch, d_annotation, row, column]``.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ShowAttendTell(nn.Module):
         self.baseline = LearnedBaseline(d_hidden) if looking == "hard" else None
 
     def read(self, maps: Float[Tensor, "image d_annotation row column"]) -> Started:
-        """Make a memory of the encoder's maps, and the LSTM's first state."""
+        """The memory from the encoder's maps, and the LSTM's initial state."""
         annotations = self.dropout(maps.flatten(2).mT)  # [image, cell, d_annotation]
         mask = annotations.new_ones(annotations.shape[:2], dtype=torch.bool)
         mean = annotations.mean(1)
@@ -123,10 +123,10 @@ class ShowAttendTell(nn.Module):
         *,
         is_soft: Bool[Tensor, "image query_pos"] | None = None,
     ) -> Attended:
-        """Look, and weigh by the gate what was seen.
+        """Attend, and scale the context by the gate.
 
         Args:
-            is_soft: Where it is looked softly although attention is hard.
+            is_soft: True for images with soft attention although attention is hard.
         """
         scores = self.score(query, memory.keys)  # [image, query_pos, cell]
         mask = memory.mask[:, None]
@@ -143,7 +143,7 @@ class ShowAttendTell(nn.Module):
         hidden: Float[Tensor, "token d_hidden"],
         context: Float[Tensor, "token d_annotation"],
     ) -> Float[Tensor, "token d_embed"]:
-        """What the next word is predicted from."""
+        """The features for the next word."""
         return self.dropout(word + self.hidden_proj(hidden) + self.context_proj(context))
 
     def tell(
@@ -152,12 +152,12 @@ class ShowAttendTell(nn.Module):
         sentences: Sentences,
         *,
         is_soft: Bool[Tensor, " batch"] | None = None,
-    ) -> Told:
-        """Look and write, led by the right words.
+    ) -> TeacherForced:
+        """Attend and decode with teacher forcing.
 
         Args:
             maps: The encoder's.
-            sentences: One about each image, or as many about each, side by side.
+            sentences: One or the same number about each image, grouped by image.
         """
         (memory, state), n_images = self.read(maps), len(maps)
         rows = torch.arange(n_images, device=maps.device)
@@ -167,7 +167,7 @@ class ShowAttendTell(nn.Module):
         words = self.dropout(self.embed(sentences.target_in))  # [batch, pos, d_embed]
         looks, before, after = [], [], []
         for gates in self.cell.project(words).unbind(1):
-            # The sentences about an image are so many queries to one memory.
+            # The sentences about an image are queries to one memory.
             query = state.hidden.unflatten(0, (n_images, -1))
             look = map_tensors(_by_sentence, self.attend(query, memory, is_soft=is_soft))
             before.append(state.hidden)
@@ -182,12 +182,12 @@ class ShowAttendTell(nn.Module):
         assert context is not None and weights is not None
         real = sentences.target_mask
         features = self.features(words[real], torch.stack(after, 1)[real], context[real])
-        return Told(features, torch.stack(before, 1), weights, log_prob, entropy)
+        return TeacherForced(features, torch.stack(before, 1), weights, log_prob, entropy)
 
     def forward(
         self, images: Float[Tensor, "image channel height width"], sentences: Sentences
     ) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real positions, each after the right words."""
+        """Logits at the real positions, with teacher forcing."""
         return self.output(self.tell(self.encoder(images), sentences).features)
 
     def loss(
@@ -199,46 +199,48 @@ class ShowAttendTell(nn.Module):
         entropy_weight: float = 0.0,
         reward_weight: float = 1.0,
     ) -> CaptionLoss:
-        """Minus the likelihood of the sentences, or of its bound, and the doubly stochastic term.
+        """Negative log-likelihood of the sentences, or its bound, plus the doubly stochastic term.
 
         Args:
             maps: The encoder's.
             cover_weight: lambda of equation 14.
-            entropy_weight: Of hard attention: what a nat of indecision is worth.
-            reward_weight: Of hard attention: how much of the policy gradient is learnt from.
+            entropy_weight: For hard attention: weight of the entropy bonus.
+            reward_weight: For hard attention: weight of the policy gradient.
         """
         mask, n = sentences.target_mask, len(sentences.target_mask)
         is_soft = None
         if self.looking == "hard":
             is_soft = torch.rand(n, device=maps.device) < SHARE_SOFT
-        told = self.tell(maps, sentences, is_soft=is_soft)
+        forced = self.tell(maps, sentences, is_soft=is_soft)
         right = sentences.target_out[mask][:, None]
-        found = whole(self.output(told.features)).log_softmax(-1).gather(1, right)[:, 0]
+        found = upcast(self.output(forced.features)).log_softmax(-1).gather(1, right)[:, 0]
         log_likelihood = torch.zeros(mask.shape, device=found.device).masked_scatter(mask, found)
         loss = -found.sum() / n
         if self.baseline is not None:
-            assert told.log_prob is not None and told.entropy is not None and is_soft is not None
+            assert (
+                forced.log_prob is not None and forced.entropy is not None and is_soft is not None
+            )
             loss = sampled_bound(
-                told.log_prob[None],
+                forced.log_prob[None],
                 log_likelihood[None],
-                baseline=self.baseline(told.hidden)[None],
-                entropy=told.entropy[None],
+                baseline=self.baseline(forced.hidden)[None],
+                entropy=forced.entropy[None],
                 entropy_weight=entropy_weight,
                 reward_weight=reward_weight,
                 mask=(mask & ~is_soft[:, None])[None],
             ).loss
-        # A chosen cell has no slope: the term teaches only where weights are soft.
-        seen = (told.weights * mask[:, :, None]).sum(1)  # [batch, cell]
+        # A sampled cell has no gradient: the term trains only soft weights.
+        seen = (forced.weights * mask[:, :, None]).sum(1)  # [batch, cell]
         uneven = (1 - seen).square().sum(1).mean()
         loss = loss + cover_weight * uneven if cover_weight else loss
         return CaptionLoss(loss, -found.detach().mean(), uneven.detach())
 
     def start(self, source: Float[Tensor, "image channel height width"]) -> Started:
-        """Look at the image as a whole."""
+        """Encode the image."""
         return self.read(self.encoder(source))
 
     def step(self, tokens: Int[Tensor, " row"], memory: Memory, state: LstmState) -> Stepped:
-        """Attend, update, predict what follows ``tokens``: a word that it knows."""
+        """Attend, update, predict what follows ``tokens``; never <unk>."""
         word = self.embed(tokens)
         query = state.hidden.unflatten(0, (len(memory.keys), -1))  # [image, beam, d_hidden]
         look = self.attend(query, memory)

@@ -1,4 +1,4 @@
-"""Sparse access memory: a Neural Turing Machine whose step touches a handful of many slots."""
+"""Sparse access memory: a Neural Turing Machine with sparse reads and writes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from saccade.zoo.memories.sparse import SparseMemory
 from saccade.zoo.models.ntm import Taped
 
 
-class Touched(NamedTuple):
-    """Some slots of each sequence, and their weights; a slot may occur twice."""
+class Accessed(NamedTuple):
+    """The accessed slots of each sequence and their weights; a slot may occur twice."""
 
     slots: Int[Tensor, "batch some"]
     weights: Float[Tensor, "batch some"]
 
 
-class Walked(NamedTuple):
-    """What the controller showed at each step, and what was touched."""
+class _Unrolled(NamedTuple):
+    """Outputs of the controller at each step, and the accessed slots."""
 
     shown: Float[Tensor, "batch pos d_shown"]
-    reads: list[Touched]
-    writes: list[Touched]
+    reads: list[Accessed]
+    writes: list[Accessed]
 
 
 class SparseAccessMemory(nn.Module):
-    """SAM: reads the few slots nearest to a key, writes where it has read or where nothing is used.
+    """SAM: reads the slots nearest to a key, writes to slots just read or least recently used.
 
     Rae et al., 2016 (https://arxiv.org/abs/1610.09027), section 3. At each step::
 
@@ -42,11 +42,11 @@ class SparseAccessMemory(nn.Module):
         r = softmax over the k slots nearest to a key                             read
         y = W [h; what was read]
 
-    Where we differ: see `SparseMemory.nearest`; and the slot to be reused is found by a look at all
-    of them, which needs no gradient, where the paper keeps a ring of them.
+    Where we differ: see `SparseMemory.nearest`; and the slot to be reused is found by a search over
+    all of them, without gradient, where the paper keeps a ring buffer.
 
     Args:
-        n_nearest: How many slots a head reads; a handful.
+        n_nearest: Number of slots that a head reads; small.
 
     >>> machine = SparseAccessMemory(d_input=3, d_output=2, d_hidden=5, n_slots=31, d_slot=4)
     >>> machine(torch.zeros(2, 11, 3)).shape
@@ -68,7 +68,7 @@ class SparseAccessMemory(nn.Module):
         if n_slots <= n_reads * n_nearest:
             raise UsageError(
                 f"{n_slots} slots are too few for {n_reads} heads that read {n_nearest} each",
-                hint="a sparse memory has more slots than a step can touch",
+                hint="a sparse memory has more slots than a step accesses",
             )
         self.n_slots, self.d_slot = n_slots, d_slot
         self.n_reads, self.n_nearest = n_reads, n_nearest
@@ -81,58 +81,58 @@ class SparseAccessMemory(nn.Module):
         self, inputs: Float[Tensor, "batch pos d_input"]
     ) -> Float[Tensor, "batch pos d_output"]:
         """Logits at every step."""
-        return self.output(self._walk(inputs, self.n_slots).shown)
+        return self.output(self._unroll(inputs, self.n_slots).shown)
 
     def run(self, inputs: Float[Tensor, "batch pos d_input"], n_slots: int | None = None) -> Taped:
-        """The same, with the weights of all slots at every step: most are zero.
+        """The same, with the weights of all slots at every step; most are zero.
 
         Args:
-            n_slots: As many as in training, unless told.
+            n_slots: Default: as many as in training.
         """
         count = self.n_slots if n_slots is None else n_slots
-        walked = self._walk(inputs, count)
+        unrolled = self._unroll(inputs, count)
         return Taped(
-            logits=self.output(walked.shown),
-            reads=torch.stack([_spread(each, count, self.n_reads) for each in walked.reads], 1),
-            writes=torch.stack([_spread(each, count, 1) for each in walked.writes], 1),
+            logits=self.output(unrolled.shown),
+            reads=torch.stack([_spread(each, count, self.n_reads) for each in unrolled.reads], 1),
+            writes=torch.stack([_spread(each, count, 1) for each in unrolled.writes], 1),
         )
 
-    def _walk(self, inputs: Tensor, n_slots: int) -> Walked:
+    def _unroll(self, inputs: Tensor, n_slots: int) -> _Unrolled:
         n, per_step = len(inputs), self.n_reads * self.n_nearest
         memory = SparseMemory.empty(n, n_slots=n_slots, d_slot=self.d_slot, like=self.pen.weight)
         state = self.controller.start(n)
         context = self.controller.zeros(n, self.n_reads * self.d_slot)
-        # Nothing was read before: the slots that will be taken last, with no weight.
+        # Nothing was read before: the slots that are allocated last, with weight zero.
         last = torch.arange(n_slots - per_step, n_slots, device=inputs.device).expand(n, -1)
-        touched = Touched(last, self.controller.zeros(n, per_step))
+        accessed = Accessed(last, self.controller.zeros(n, per_step))
         shown, reads, writes = [], [], []
         for now, x in enumerate(inputs.unbind(1)):
             hidden, state = self.controller.step(torch.cat([x, context], dim=1), state)
-            writes.append(self._write(memory, hidden, touched, now))
-            touched, context = self._read(memory, hidden, now)
-            reads.append(touched)
+            writes.append(self._write(memory, hidden, accessed, now))
+            accessed, context = self._read(memory, hidden, now)
+            reads.append(accessed)
             shown.append(torch.cat([hidden, context], dim=1))
-        return Walked(torch.stack(shown, dim=1), reads, writes)
+        return _Unrolled(torch.stack(shown, dim=1), reads, writes)
 
-    def _write(self, memory: SparseMemory, hidden: Tensor, read: Touched, now: int) -> Touched:
-        """Add to what was just read and to the slot that is used anew."""
+    def _write(self, memory: SparseMemory, hidden: Tensor, read: Accessed, now: int) -> Accessed:
+        """Add to the slots just read and to the reused slot."""
         word, alpha, gamma = self.pen(hidden).split((self.d_slot, 1, 1), dim=1)
         alpha, gamma = alpha.sigmoid(), gamma.sigmoid()
         spare = memory.least_used()  # [batch, 1]
         slots = torch.cat([read.slots, spare], dim=1)  # [batch, some]
         weights = alpha * torch.cat([gamma * read.weights / self.n_reads, 1 - gamma], dim=1)
-        # A slot that two heads have read gets what both add, wherever it is named.
+        # A slot that two heads have read gets the sum of both, at each occurrence.
         is_same = (slots[:, :, None] == slots[:, None]).to(weights)
         weights = (is_same @ weights[:, :, None])[..., 0]
         kept = memory.rows(slots) * (slots != spare)[:, :, None]
         memory.write(slots, kept + weights[:, :, None] * word.tanh()[:, None])
         memory.touch(slots, weights, now=now)
-        return Touched(slots, weights)
+        return Accessed(slots, weights)
 
     def _read(
         self, memory: SparseMemory, hidden: Tensor, now: int
-    ) -> tuple[Touched, Float[Tensor, "batch d_read"]]:
-        """The few slots nearest to each head's key, weighed by how near they are."""
+    ) -> tuple[Accessed, Float[Tensor, "batch d_read"]]:
+        """The slots nearest to each head's key, weighted by similarity."""
         emitted = self.read_heads(hidden).unflatten(1, (self.n_reads, -1))
         keys, strength = emitted[..., :-1].tanh(), 1 + functional.softplus(emitted[..., -1])
         slots = memory.nearest(keys, self.n_nearest)  # [batch, head, n_nearest]
@@ -140,14 +140,14 @@ class SparseAccessMemory(nn.Module):
         each = (keys.flatten(0, 1)[:, None], rows.flatten(0, 1))  # a head of a sequence is a row
         weights = content_weights(*each, strength=strength.flatten()[:, None])
         context = (weights @ each[1]).unflatten(0, slots.shape[:2]).flatten(1)
-        touched = Touched(slots.flatten(1), weights.view(len(slots), -1))
-        memory.touch(touched.slots, touched.weights, now=now)
-        return touched, context
+        accessed = Accessed(slots.flatten(1), weights.view(len(slots), -1))
+        memory.touch(accessed.slots, accessed.weights, now=now)
+        return accessed, context
 
 
-def _spread(touched: Touched, n_slots: int, n_heads: int) -> Float[Tensor, "batch head slot"]:
-    """Weights of all slots, of which only those touched have any."""
-    slots = touched.slots.unflatten(1, (n_heads, -1))
-    weights = touched.weights.unflatten(1, (n_heads, -1))
-    # A slot that is named twice has the same weight twice.
+def _spread(accessed: Accessed, n_slots: int, n_heads: int) -> Float[Tensor, "batch head slot"]:
+    """Weights of all slots; only accessed slots are not zero."""
+    slots = accessed.slots.unflatten(1, (n_heads, -1))
+    weights = accessed.weights.unflatten(1, (n_heads, -1))
+    # A slot that occurs twice has the same weight twice.
     return weights.new_zeros(*slots.shape[:2], n_slots).scatter(2, slots, weights)

@@ -1,4 +1,4 @@
-"""A spatial transformer network: find what matters, straighten it out, then name it."""
+"""A spatial transformer network: localise an object, rectify it, classify it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saccade.zoo.sensors.coordinates import check_images
+from saccade.zoo.sensors.retina import check_images
 from saccade.zoo.sensors.spatial_transformer import LocalisationNet, warp
 
-SHRUNK = 2  # the first localisation sees the image at a half: where a digit is needs no detail
+SHRUNK = 2  # the first localisation sees the image at half resolution, enough to find a digit
 
 
 class Warped(NamedTuple):
-    """What a pass over a batch of images leaves."""
+    """Result of a pass over a batch of images."""
 
     logits: Float[Tensor, "batch d_class"]
     theta: Float[Tensor, "batch 2 3"]
-    """The first transformer's matrix: which part of the image it shows."""
+    """The first transformer's matrix: its window of the image."""
     window: Float[Tensor, "batch side side"]
-    """What it shows."""
+    """The content of the window."""
 
 
 class SpatialTransformerNet(nn.Module):
-    """A convolutional network that looks through a window which a small network puts in place.
+    """A convolutional network on a window that a small network localises.
 
     Jaderberg et al., 2015 (https://arxiv.org/abs/1506.02025): "ST-CNN Single" has one transformer
     before the first convolution, "ST-CNN Multi" (section 4.2) one more before each of the others,
-    which then warps a map of features. All of it is taught by the class alone.
+    which then warps a map of features. Everything is trained by the class label alone.
 
     Where we differ: the first window has fewer pixels than the image, as in the paper's cluttered
-    task, and the localisation sees the image at a half, for speed.
+    task, and the localisation sees the image at half resolution, for speed.
 
     Args:
         size: Height and width of the images in pixels.
-        side: Pixels of the window's side.
-        channels: Of the classifier's convolutions; each is followed by a pooling of 2.
+        side: Side of the window in pixels.
+        channels: Channels of the classifier's convolutions; a pooling of 2 follows each.
         is_multi: A transformer before every convolution.
 
     >>> import torch

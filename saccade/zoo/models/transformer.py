@@ -1,17 +1,16 @@
-"""The Transformer: a translator of attention alone.
+"""The Transformer as a translator.
 
-Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762). All three kinds of its attention can be
-watched, head by head: of the source to itself, of the target to its own past, and of the target to
-the source.
+Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762). All three kinds of attention can be
+inspected, head by head: encoder self-attention, decoder self-attention, and cross attention.
 
 Where we differ:
 
-- Norms stand before each sub-layer if asked for (``is_pre_norm``; Xiong et al., 2020,
+- Norms are optionally before each sub-layer (``is_pre_norm``; Xiong et al., 2020,
   https://arxiv.org/abs/2002.04745), which trains faster at first and needs less warm-up. The paper
   has them after the sum.
-- Dropout is on sums and embeddings, as in section 5.4, and not on attention weights.
-- Positions may be learnt. Embeddings may be shared in part or not at all (section 3.4 shares all).
-- Logits are made at real target positions only.
+- Dropout is on sub-layer outputs and embeddings, as in section 5.4, and not on attention weights.
+- Positions may be learnt. Embeddings may be tied in part or not at all (section 3.4 ties all).
+- Logits are computed at real target positions only.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ MAX_LENGTH = 512  # of learnt positions; no sentence of Multi30k has a quarter o
 
 
 class Looks(NamedTuple):
-    """Where every head of every layer looks; rows sum to one, and padding has no weight."""
+    """Attention weights of all heads and layers; rows sum to one, padding has weight zero."""
 
     source: Float[Tensor, "batch layer head source_pos source_pos"]
-    """Of the encoder."""
+    """Encoder self-attention."""
     past: Float[Tensor, "batch layer head pos pos"]
-    """Of the decoder, to what it has said."""
+    """Decoder self-attention."""
     cross: Float[Tensor, "batch layer head pos source_pos"]
-    """Of the decoder, to the source."""
+    """Cross attention."""
 
 
 class SourceMemory(NamedTuple):
-    """What was read: for each decoder layer the source's keys and values."""
+    """The source's keys and values for each decoder layer."""
 
     layers: tuple[KeysValues, ...]
     mask: Bool[Tensor, "sentence source_pos"]
 
 
 class Residual(nn.Module):
-    """The way around a sub-layer: ``norm(x + dropout(f(x)))`` or ``x + dropout(f(norm(x)))``.
+    """Residual connection: ``norm(x + dropout(f(x)))`` or ``x + dropout(f(norm(x)))``.
 
     Section 5.4 of the paper, and figure 1 of Xiong et al.
     """
@@ -73,13 +72,13 @@ class Residual(nn.Module):
         self.is_pre_norm = is_pre_norm
 
     def enter(self, x: Float[Tensor, "*at d_model"]) -> Float[Tensor, "*at d_model"]:
-        """What the sub-layer is given."""
+        """The input of the sub-layer."""
         return self.norm(x) if self.is_pre_norm else x
 
     def leave(
         self, x: Float[Tensor, "*at d_model"], found: Float[Tensor, "*at d_model"]
     ) -> Float[Tensor, "*at d_model"]:
-        """Past and sub-layer together."""
+        """The sum of input and sub-layer output."""
         x = x + self.dropout(found)
         return x if self.is_pre_norm else self.norm(x)
 
@@ -92,7 +91,7 @@ class FeedForward(nn.Sequential):
 
 
 class EncoderLayer(nn.Module):
-    """The source looks at itself; then each position thinks for itself."""
+    """Self-attention, then a feed-forward network."""
 
     def __init__(
         self, d_model: int, n_heads: int, *, d_hidden: int, dropout: float, is_pre_norm: bool
@@ -111,7 +110,7 @@ class EncoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The next layer's input, and the weights if asked for."""
+        """The next layer's input, and the weights if requested."""
         query = self.around_attention.enter(x)
         attended = self.attention(query, query, mask=mask, need_weights=need_weights)
         x = self.around_attention.leave(x, attended.context)
@@ -120,9 +119,9 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The target looks at its own past, then at the source; then each position thinks for itself.
+    """Causal self-attention, cross attention, then a feed-forward network.
 
-    `forward` takes a whole target at once, `step` one symbol of it; both do the same.
+    `forward` takes a whole target, `step` one token of it; both compute the same.
     """
 
     def __init__(
@@ -144,8 +143,8 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The next layer's input, and the weights of both attentions if asked for."""
-        # Padding stands behind all that is real, so the causal mask keeps it out of sight, too.
+        """The next layer's input, and the weights of both attentions if requested."""
+        # Padding is after all real positions, so the causal mask hides it, too.
         query = self.around_attention.enter(x)
         past = self.attention(query, query, is_causal=True, need_weights=need_weights)
         x = self.around_attention.leave(x, past.context)
@@ -162,11 +161,11 @@ class DecoderLayer(nn.Module):
         memory: KeysValues,
         mask: Bool[Tensor, "sentence 1 source_pos"],
     ) -> tuple[Tensor, KeysValues]:
-        """The same for one symbol a row, whose past is remembered as keys and values."""
+        """The same for one token per row, with earlier keys and values cached."""
         query = self.around_attention.enter(x)
         past = past.append(self.attention.project(query))
         x = self.around_attention.leave(x, self.attention(query, past).context)
-        # All hypotheses of a sentence are so many queries to one memory.
+        # All hypotheses of a sentence are queries to one memory.
         query = self.around_cross.enter(x).view(len(mask), -1, x.shape[-1])  # [sentence, beam, ...
         x = self.around_cross.leave(x, self.cross(query, memory, mask=mask).context.view_as(x))
         found = self.feed_forward(self.around_feed_forward.enter(x))
@@ -174,7 +173,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A translator of attention alone.
+    """A translator based on attention alone.
 
     >>> model = Transformer(n_source=11, n_target=13, d_model=8, n_layers=2, n_heads=2, d_hidden=16)
     >>> source = Padded(torch.tensor([[4, 5, 2]]), torch.ones(1, 3, dtype=torch.bool))
@@ -200,8 +199,8 @@ class Transformer(nn.Module):
         """Set up.
 
         Args:
-            ties: Which embeddings are one with the output's weights: the target's, or all, for
-                which both sides must share a vocabulary.
+            ties: Which embeddings are tied to the output's weights: the target's, or all, for which
+                both sides must share a vocabulary.
         """
         super().__init__()
         if ties == "all" and n_source != n_target:
@@ -231,13 +230,13 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(
             DecoderLayer(d_model, n_heads, **sizes) for _ in range(n_layers)
         )
-        # With norms inside, nothing would bring the last sum to scale.
+        # With pre-norm, the last sum still needs a norm.
         self.source_norm, self.target_norm = (
             nn.LayerNorm(d_model) if is_pre_norm else nn.Identity() for _ in range(2)
         )
 
     def forward(self, batch: PairBatch) -> Float[Tensor, "token d_vocab"]:
-        """Logits at the real target positions, each after the right symbols before it."""
+        """Logits at the real target positions, with teacher forcing."""
         x = self._embedded(self.source_embedding, batch.source)
         mask = batch.source_mask[:, None]  # [batch, 1, source_pos]
         for layer in self.encoder:
@@ -249,7 +248,7 @@ class Transformer(nn.Module):
         return self.output(self.target_norm(x[batch.target_mask]))
 
     def start(self, source: Padded) -> Started:
-        """Read the source; its keys and values are made once for all that is to be said."""
+        """Encode the source; its keys and values are computed once for all steps."""
         x, mask = self._embedded(self.source_embedding, source.ids), source.mask[:, None]
         for layer in self.encoder:
             x, _ = layer(x, mask)
@@ -261,7 +260,7 @@ class Transformer(nn.Module):
     def step(
         self, tokens: Int[Tensor, " row"], memory: SourceMemory, state: tuple[KeysValues, ...]
     ) -> Stepped:
-        """One symbol more. No weights are told: there are many, and `look` has them all."""
+        """One more token. No weights are returned: there are many, and `look` has them all."""
         at = state[0].keys.shape[2]
         x = self._embedded(self.target_embedding, tokens[:, None], start=at)  # [row, 1, d_model]
         mask, grown = memory.mask[:, None], []
@@ -272,7 +271,7 @@ class Transformer(nn.Module):
         return Stepped(logits.log_softmax(-1), tuple(grown))
 
     def look(self, source: Padded, target_in: Int[Tensor, "batch pos"]) -> Looks:
-        """Where each head looks while a target is read, by the explicit form of attention."""
+        """The weights of all heads for a given target, by the explicit form of attention."""
         looks: tuple[list[Tensor], ...] = ([], [], [])
         x, mask = self._embedded(self.source_embedding, source.ids), source.mask[:, None]
         for layer in self.encoder:
@@ -288,13 +287,13 @@ class Transformer(nn.Module):
 
     @property
     def _decoder(self) -> list[DecoderLayer]:
-        """The layers with their type, which a module list forgets."""
+        """The layers with their type, which a module list does not keep."""
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
     def _embedded(
         self, table: nn.Embedding, ids: Int[Tensor, "batch pos"], *, start: int = 0
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Symbols and their positions: sections 3.4 and 3.5."""
+        """Embeddings plus positions: sections 3.4 and 3.5."""
         n, d_model = ids.shape[1], table.embedding_dim
         if self.positions is None:
             places = sinusoidal_positions(start + n, d_model, device=ids.device)[start:]
@@ -305,7 +304,7 @@ class Transformer(nn.Module):
 
 def _embedding(n: int, d_model: int) -> nn.Embedding:
     table = nn.Embedding(n, d_model)
-    # So that inputs, which are scaled up, and logits both begin at a variance of about one.
+    # So that inputs, which are scaled up, and logits both start with a variance of about one.
     nn.init.normal_(table.weight, std=d_model**-0.5)
     return table
 
@@ -316,15 +315,15 @@ def _embedding(n: int, d_model: int) -> nn.Embedding:
 def head_traces(
     looks: Looks, *, source: Sequence[str], read: Sequence[str], said: Sequence[str], title: str
 ) -> list[Trace]:
-    """Traces of one sentence: to the source, to what was said before, of the source to itself.
+    """Traces of one sentence: cross attention, decoder and encoder self-attention.
 
     Heads are named ``layer.head``.
 
     Args:
         looks: Of a batch of one.
-        source: A label for each place of the source.
-        read: A label for each symbol the decoder was given, BOS first.
-        said: A label for each symbol it is to say, EOS last.
+        source: A label for each position of the source.
+        read: A label for each input token of the decoder, BOS first.
+        said: A label for each target token, EOS last.
     """
     kinds = (
         ("cross-attention", said, source, looks.cross),

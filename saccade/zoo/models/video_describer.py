@@ -1,4 +1,4 @@
-"""Films in words: attention over frames, convolutions over space and time, or both.
+"""Video description: attention over frames, convolutions over space and time, or both.
 
 Yao, Torabi, Cho, Ballas, Pal, Larochelle and Courville, 2015, Describing Videos by Exploiting
 Temporal Structure (https://arxiv.org/abs/1502.08029).
@@ -22,12 +22,12 @@ from saccade.zoo.cells.lstm import LstmCell, LstmState
 from saccade.zoo.decoding.stepper import Started, Stepped
 from saccade.zoo.fast.dropout import Dropout
 from saccade.zoo.models.image_encoders import ConvolutionalEncoder
-from saccade.zoo.sensors.coordinates import pixel_centres
+from saccade.zoo.sensors.retina import pixel_centres
 from saccade.zoo.tasks.digit_captions import Sentences
 
 
 class Described(NamedTuple):
-    """Logits, and which frames were looked at for them."""
+    """Logits, and the weights of the frames."""
 
     logits: Float[Tensor, "token d_vocab"]
     """At the real positions."""
@@ -35,9 +35,9 @@ class Described(NamedTuple):
 
 
 class FrameEncoder(nn.Module):
-    """Each frame by itself: convolutions, then a layer over all that they found.
+    """Each frame separately: convolutions, then a linear layer.
 
-    Stands where the paper has a GoogLeNet that has learnt ImageNet.
+    Takes the role of the paper's GoogLeNet trained on ImageNet.
     """
 
     def __init__(self, *, size: int, d_frame: int, channels: Sequence[int] = (16, 32, 64)) -> None:
@@ -52,18 +52,18 @@ class FrameEncoder(nn.Module):
     def forward(
         self, frames: Float[Tensor, "batch frame 1 height width"]
     ) -> Float[Tensor, "batch frame d_frame"]:
-        """A vector a frame."""
+        """One vector per frame."""
         maps = self.maps(frames.flatten(0, 1))
         return self.layer(maps.flatten(1)).relu().unflatten(0, frames.shape[:2])
 
 
 class MotionEncoder(nn.Module):
-    """What moves where: convolutions over space and time.
+    """Motion features: convolutions over space and time.
 
     Section 3.1 of the paper, local temporal structure: a 3-D convolutional network whose last maps
-    are pooled by their maximum to a vector a frame. Where we differ: it sees the frames themselves
-    and learns with the task; the paper's sees histograms of gradients and of optical flow, and has
-    learnt to tell actions apart.
+    are max-pooled to one vector per frame. Where we differ: it sees the frames themselves and is
+    trained with the task; the paper's sees histograms of gradients and of optical flow, and is
+    pretrained on action recognition.
     """
 
     def __init__(self, *, channels: Sequence[int] = (12, 24, 48)) -> None:
@@ -82,7 +82,7 @@ class MotionEncoder(nn.Module):
     def forward(
         self, frames: Float[Tensor, "batch frame 1 height width"]
     ) -> Float[Tensor, "batch frame d_motion"]:
-        """A vector a frame, of that frame and its neighbours."""
+        """One vector per frame, from that frame and its neighbours."""
         maps = self.layers(frames.transpose(1, 2))  # [batch, d_motion, frame, row, column]
         return maps.amax((3, 4)).mT
 
@@ -90,20 +90,20 @@ class MotionEncoder(nn.Module):
 class VideoDescriber(nn.Module):
     """For each word: attend to the frames, step an LSTM, predict.
 
-    Section 3.2, global temporal structure: ``e_ti = w . tanh(W h_(t-1) + U v_i)``,
-    ``alpha_t = softmax(e_t)``, ``phi_t = sum_i alpha_ti v_i``; an LSTM from h_(t-1), the word
-    before and phi_t (section 2.3); and ``softmax(U tanh(W [h_t, phi_t, E y_(t-1)]))``.
+    Section 3.2, global temporal structure: ``e_ti = w . tanh(W h_(t-1) + U v_i)``, ``alpha_t =
+    softmax(e_t)``, ``phi_t = sum_i alpha_ti v_i``; an LSTM from h_(t-1), the previous word and
+    phi_t (section 2.3); and ``softmax(U tanh(W [h_t, phi_t, E y_(t-1)]))``.
 
-    The four systems of the paper's table 1: with ``looking="mean"`` every frame counts alike (the
-    plain encoder-decoder), with ``"soft"`` there is attention; v_i is of the frame alone, or has
-    its motion beside it.
+    The four systems of the paper's table 1: with ``looking="mean"`` all frames have the same weight
+    (the plain encoder-decoder), with ``"soft"`` there is attention; v_i has features of the frame
+    alone, or of frame and motion.
 
-    Where we differ: v_i has one number more, the time of frame i, because the digits of our films
-    say nothing about when they come; and the LSTM begins with a layer of the frames' mean.
+    Where we differ: v_i has one more number, the time of frame i, because the digits of our videos
+    do not show their order; and the LSTM's initial state is a layer of the frames' mean.
 
     Args:
-        size: Pixels of a frame's side; None for features that were made before, `d_frame` a frame.
-        has_motion: Whether there is a `MotionEncoder`.
+        size: Side of a frame in pixels; None for precomputed features, `d_frame` per frame.
+        has_motion: Use a `MotionEncoder`.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class VideoDescriber(nn.Module):
         self.before_output = nn.Linear(d_hidden + d_value + d_embed, d_embed)
         self.output = nn.Linear(d_embed, n_words)
         self.dropout = Dropout(dropout)
-        if looking == "mean":  # nothing is scored, so nothing would train it
+        if looking == "mean":  # no scores, so it would not be trained
             score.requires_grad_(False)
 
     def watch(
         self, frames: Float[Tensor, "batch frame ..."]
     ) -> Float[Tensor, "batch frame d_value"]:
-        """The vectors v_i: what each frame shows, what moves in it, and when it is."""
+        """The vectors v_i: frame features, motion features, and time."""
         parts = [frames if self.frame is None else self.frame(frames)]
         if self.motion is not None:
             parts.append(self.motion(frames))
@@ -147,7 +147,7 @@ class VideoDescriber(nn.Module):
         return self.dropout(torch.cat(parts, dim=2))
 
     def start(self, source: Float[Tensor, "batch frame ..."]) -> Started:
-        """Watch the film."""
+        """Encode the video."""
         values = self.watch(source)
         mean = values.mean(1)
         state = LstmState(self.first_hidden(mean).tanh(), self.first_cell(mean).tanh())
@@ -164,10 +164,10 @@ class VideoDescriber(nn.Module):
         return self.output(self.dropout(together))
 
     def forward(self, frames: Float[Tensor, "film frame ..."], sentences: Sentences) -> Described:
-        """Logits at the real positions, each after the right words.
+        """Logits at the real positions, with teacher forcing.
 
         Args:
-            sentences: One about each film, or as many about each, side by side.
+            sentences: One or the same number about each video, grouped by video.
         """
         (memory, state), n_films = self.start(frames), len(frames)
         rows = torch.arange(n_films, device=frames.device)

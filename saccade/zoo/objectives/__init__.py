@@ -1,1 +1,1 @@
-"""What a system is trained towards."""
+"""Training objectives."""

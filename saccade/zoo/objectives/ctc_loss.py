@@ -1,7 +1,7 @@
-"""The lattice of all paths that read as a text: where its symbols are said, and how surely.
+"""The CTC loss, and the lattice of all paths that produce a text.
 
-The forward-backward algorithm of Graves et al., 2006, section 4.1, in logarithms. Training does not
-need it, as torch's loss has its own; alignments do: what a trace shows is the occupancy.
+The lattice is the forward-backward algorithm of Graves et al., 2006, section 4.1, in log space.
+Training uses torch's loss and does not need it; alignments do: a trace shows the occupancy.
 """
 
 from typing import NamedTuple
@@ -13,29 +13,28 @@ from torch.nn import functional
 
 from saccade.zoo.tasks.vocabulary import PAD
 
-# Connectionist temporal classification: the likelihood of a text, wherever its symbols are said.
+# Connectionist temporal classification: the likelihood of a text, summed over alignments.
 #
 # Graves et al., 2006 ("Connectionist temporal classification: labelling unsegmented sequence data
-# with recurrent neural networks"). At each frame a network says a symbol, or nothing: *blank*. A
-# path of frames reads as a text once repeated symbols are made one and blanks are left out. The
-# likelihood of the text is the sum over all paths that read as it. In the words of attention: a
-# hard, stochastic, monotonic alignment whose marginal is tractable, because frames are independent
-# given the input.
+# with recurrent neural networks"). At each frame a network outputs a symbol or *blank*. A path
+# becomes a text when repeated symbols are merged and blanks are removed. The likelihood of the text
+# is the sum over all its paths. In terms of attention: a hard, stochastic, monotonic alignment
+# whose marginal is tractable, because frames are independent given the input.
 #
-# The blank's id is PAD's, 0: neither is ever a symbol of a text, and so the ids of a tokenizer are
-# the outputs of a network as they are.
+# The blank has PAD's id, 0: neither is a symbol of a text, so token ids are the network's outputs
+# without an offset.
 
 BLANK = PAD
 
 
 class CtcLoss(NamedTuple):
-    """How likely texts are."""
+    """Loss of a batch of texts."""
 
     loss: Float[Tensor, ""]
-    """To minimise: nats for each symbol of the texts that can be said."""
+    """To minimise: nats per symbol, over the texts that have a path."""
     n_symbols: int
     n_impossible: int
-    """Texts with too few frames for them, which are left out of the loss."""
+    """Texts with too few frames, which are left out of the loss."""
 
 
 def ctc_loss(
@@ -44,13 +43,13 @@ def ctc_loss(
     text: Int[Tensor, "batch pos"],
     text_mask: Bool[Tensor, "batch pos"],
 ) -> CtcLoss:
-    """Minus the log-likelihood of texts, by torch's own loss.
+    """Negative log-likelihood of texts, by torch's CTC loss.
 
     Equations 6 to 8 and 15. A text of n symbols, r of them the same as the one before, needs n + r
     frames: equal symbols need a blank between them. One with fewer frames has no path.
 
     Args:
-        log_probs: Of each symbol, BLANK among them, at each frame.
+        log_probs: Of each symbol, including BLANK, at each frame.
         frame_mask: True = a real frame; these come first.
         text_mask: True = a real symbol; these come first.
 
@@ -79,7 +78,7 @@ def ctc_loss(
 def frames_needed(
     text: Int[Tensor, "batch pos"], mask: Bool[Tensor, "batch pos"]
 ) -> Int[Tensor, " batch"]:
-    """The fewest frames in which a text can be said.
+    """The smallest number of frames in which a text has a path.
 
     >>> import torch
     >>> frames_needed(torch.tensor([[5, 5, 6]]), torch.ones(1, 3, dtype=torch.bool))
@@ -93,20 +92,20 @@ class CtcLattice(NamedTuple):
     """Sums over paths. The states of a text are its symbols with blanks around: ``_ a _ b _``."""
 
     states: Int[Tensor, "batch state"]
-    """The symbol of each state; blanks at even places, and behind the end of a shorter text."""
+    """The symbol of each state; blanks at even positions and after the end of a shorter text."""
     log_forward: Float[Tensor, "batch frame state"]
-    """Of all beginnings of paths that are in this state at this frame, the frame included."""
+    """Sum over path prefixes that end in this state at this frame, including the frame."""
     log_backward: Float[Tensor, "batch frame state"]
-    """Of all ends of paths that were in this state at this frame, the frame not included."""
+    """Sum over path suffixes from this state at this frame, excluding the frame."""
     log_likelihood: Float[Tensor, " batch"]
-    """Of the text; minus infinity if it cannot be said in so few frames."""
+    """Log-likelihood of the text; minus infinity if it has too few frames."""
 
     @property
     def occupancy(self) -> Float[Tensor, "batch frame state"]:
-        """The probability that a path which reads as the text is in a state at a frame.
+        """The probability that a path of the text is in a state at a frame.
 
-        The states of a real frame sum to one. It is also how much the log-likelihood gains with the
-        log-probability of the state's symbol there: the gradient of equation 15.
+        The states of a real frame sum to one. It is also the gradient of the log-likelihood with
+        respect to the log-probability of the state's symbol there: equation 15.
         """
         whole = self.log_likelihood[:, None, None]
         found = (self.log_forward + self.log_backward - whole).exp()
@@ -122,7 +121,7 @@ def ctc_lattice(
 ) -> CtcLattice:
     """Forward and backward sums, equations 6 to 11, all texts and states of a frame at once.
 
-    At a frame behind a row's last one both stay as they were, and the occupancy is zero.
+    At padded frames both stay unchanged, and the occupancy is zero.
     """
     said, can_leap, is_end = _states(log_probs, text, text_mask)
     states, n_frames = said.states, log_probs.shape[1]
@@ -154,7 +153,7 @@ def ctc_best_path(
     text: Int[Tensor, "batch pos"],
     text_mask: Bool[Tensor, "batch pos"],
 ) -> Int[Tensor, "batch frame"]:
-    """The state of the likeliest path that reads as a text at each frame; -1 behind the last.
+    """The state of the most likely path of a text at each frame; -1 at padded frames.
 
     Viterbi's algorithm over the same lattice: symbol n of the text is state ``2 n + 1``.
     """
@@ -184,23 +183,23 @@ class _Said(NamedTuple):
 def _states(
     log_probs: Tensor, text: Tensor, mask: Tensor
 ) -> tuple[_Said, Bool[Tensor, "batch state"], Bool[Tensor, "batch state"]]:
-    """The states, which can be reached past the one before, and at which a path may end."""
+    """The states, which of them can be reached by a skip, and at which a path may end."""
     batch, n = text.shape
     states = text.new_full((batch, 2 * n + 1), BLANK)
     states[:, 1::2] = text.where(mask, BLANK)
     can_leap = torch.zeros_like(states, dtype=torch.bool)
     can_leap[:, 2:] = (states[:, 2:] != BLANK) & (states[:, 2:] != states[:, :-2])
-    ends = 2 * mask.sum(1, keepdim=True)  # the blank behind the last symbol
+    ends = 2 * mask.sum(1, keepdim=True)  # the blank after the last symbol
     place = torch.arange(2 * n + 1, device=text.device)
     is_end = (place == ends) | (place == ends - 1)
-    # What stands behind the end is blank, too, but no path goes there.
+    # Padded states are blank, too, but no path goes there.
     scores = log_probs.gather(2, states[:, None].expand(-1, log_probs.shape[1], -1))
     scores = scores.masked_fill((place > ends)[:, None], -torch.inf)
     return _Said(states, scores), can_leap, is_end
 
 
 def _shifted(values: Float[Tensor, "batch state"], by: int) -> Float[Tensor, "batch state"]:
-    """Each state has what the one ``by`` places before it had."""
+    """Values shifted right by ``by`` states."""
     gap = values.new_full((len(values), abs(by)), -torch.inf)
     if by > 0:
         return torch.cat([gap, values[:, :-by]], dim=1)[:, : values.shape[1]]

@@ -1,4 +1,4 @@
-"""Scheduled feeding: from the true symbols to the network's own, little by little.
+"""Scheduled sampling and professor forcing: training a decoder on its own outputs.
 
 Bengio et al., 2015 (https://arxiv.org/abs/1506.03099), "scheduled sampling". At training step i
 each symbol fed to a decoder is the true one with probability epsilon(i), else the one the decoder
@@ -16,32 +16,32 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-# Professor forcing: a network should behave alike when it is led and when it runs free.
+# Professor forcing: a network should behave the same under teacher forcing and free running.
 #
 # Lamb et al., 2016 (https://arxiv.org/abs/1610.09038). A discriminator reads a network's behaviour
-# (its hidden states, and what it predicts) over a whole sequence and tells whether the true symbols
-# were fed to it (teacher forcing) or its own (free running). The network is trained to be taken for
-# led.
+# (its hidden states and predictions) over a whole sequence and classifies whether the true symbols
+# were fed to it (teacher forcing) or its own (free running). The network is trained so that free
+# running is classified as teacher forcing.
 
-# The paper's bounds on the discriminator's accuracy: below the first it has nothing to teach the
-# network, above the second it has learnt enough.
+# The paper's bounds on the discriminator's accuracy: below the first the network is not trained
+# against it, above the second it is not trained itself.
 TEACHES_FROM = 0.75
 LEARNS_UNTIL = 0.99
 
 
 class Behaviour(NamedTuple):
-    """What a network did over a batch of sequences."""
+    """The behaviour of a network over a batch of sequences."""
 
     values: Float[Tensor, "batch pos d_behaviour"]
-    """Its hidden states, or these with its predictions beside them."""
+    """Its hidden states, or hidden states and predictions concatenated."""
     mask: Bool[Tensor, "batch pos"]
-    """True where the sequence has a symbol: at least one, and padding only at the end."""
+    """True where the sequence has a symbol: at least one, with padding only at the end."""
 
 
 class Discriminator(nn.Module):
-    """Tell from its behaviour whether a network was led: the log-odds for each sequence.
+    """Log-odds for each sequence that its behaviour comes from teacher forcing.
 
-    A bidirectional recurrent network, as in the paper, and a small network on its two last states.
+    A bidirectional recurrent network, as in the paper, and a small network on its two final states.
     """
 
     def __init__(self, d_behaviour: int, *, d_hidden: int) -> None:
@@ -52,7 +52,7 @@ class Discriminator(nn.Module):
         )
 
     def forward(self, behaviour: Behaviour) -> Float[Tensor, " batch"]:
-        """Positive for a sequence that looks led."""
+        """Positive for a sequence classified as teacher forcing."""
         lengths = behaviour.mask.sum(1).cpu()
         packed = pack_padded_sequence(
             behaviour.values, lengths, batch_first=True, enforce_sorted=False
@@ -62,31 +62,31 @@ class Discriminator(nn.Module):
 
 
 class ProfessorForcing(NamedTuple):
-    """The losses of the discriminator and of the network that it watches."""
+    """The losses of the discriminator and of the network."""
 
     loss: Float[Tensor, ""]
-    """To minimise, beside the network's likelihood: those of the following that are due."""
+    """To minimise together with the network's likelihood: the sum of those that apply."""
     discriminator: Float[Tensor, ""]
     """Of the discriminator (eq. 1); its gradient does not reach the network."""
     free: Float[Tensor, ""]
-    """Of the network, when free, to look led (eq. 3); it does not reach the discriminator."""
+    """Of the network in free running (eq. 3); no gradient for the discriminator."""
     led: Float[Tensor, ""]
-    """Of the network, when led, to look free (eq. 4); it does not reach the discriminator."""
+    """Of the network under teacher forcing (eq. 4); no gradient for the discriminator."""
     accuracy: float
-    """The share of sequences that the discriminator tells right."""
+    """The accuracy of the discriminator."""
 
 
 def professor_forcing(
     discriminator: nn.Module, led: Behaviour, free: Behaviour, *, is_mutual: bool = False
 ) -> ProfessorForcing:
-    """Both sides' losses for one batch run twice: led by the truth, and free.
+    """The losses for one batch run twice: with teacher forcing, and free.
 
-    Section 2.2, eqs. 1 to 4. The paper updates the two sides with an optimiser each; here each
-    loss has its gradient cut where it does not belong, so that the sum can be minimised by one.
+    Section 2.2, eqs. 1 to 4. The paper updates the two sides with an optimiser each; here each loss
+    is detached from the other side's weights, so that one optimiser can minimise the sum.
 
     Args:
-        discriminator: From a `Behaviour` to log-odds of having been led.
-        is_mutual: Also train the led network to look free, the paper's option.
+        discriminator: From a `Behaviour` to log-odds of teacher forcing.
+        is_mutual: Also train teacher forcing to look like free running, the paper's option.
     """
     for_led = discriminator(_detached(led))
     for_free = discriminator(_detached(free))
@@ -107,7 +107,7 @@ def _detached(behaviour: Behaviour) -> Behaviour:
 
 @contextmanager
 def _held_fixed(module: nn.Module) -> Iterator[None]:
-    """Gradients pass through a module inside this block, and do not stay in it."""
+    """Inside this block gradients pass through a module but do not reach its weights."""
     learning = [weight for weight in module.parameters() if weight.requires_grad]
     for weight in learning:
         weight.requires_grad_(False)
@@ -154,12 +154,13 @@ def choose_fed(
     probability: float,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, " batch"]:
-    """What a decoder is fed next: the true symbol with the given probability, else its own.
+    """The next input of a decoder: the true symbol with the given probability, else its own.
 
-    A coin is tossed for each symbol, as in the paper, which found one coin a sentence much worse.
+    The choice is made for each symbol, as in the paper, which found one choice per sentence much
+    worse.
 
     Args:
-        predicted: Drawn from the decoder's prediction, or the likeliest; the paper draws.
+        predicted: Sampled from the decoder's prediction, or its argmax; the paper samples.
     """
     toss = torch.rand(truth.shape, generator=generator, device=truth.device)
     return torch.where(toss < probability, truth, predicted)

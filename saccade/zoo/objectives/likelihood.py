@@ -1,4 +1,4 @@
-"""The likelihood of the right symbols, with label smoothing."""
+"""Losses based on the likelihood of the targets: cross-entropy, ranking, cloze."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from saccade.zoo.fast.forms import is_fast
 
 
 class TokenLoss(NamedTuple):
-    """How well symbols were predicted."""
+    """Loss and negative log-likelihood of a batch of tokens."""
 
     loss: Float[Tensor, ""]
-    """To minimise: mean nats a symbol, smoothed."""
+    """To minimise: mean nats per token, with label smoothing."""
     nll: Float[Tensor, ""]
-    """To report: nats of all symbols, not smoothed, without gradient."""
+    """To report: summed nats, without label smoothing or gradient."""
     n_tokens: int
 
 
@@ -30,19 +30,19 @@ def token_loss(
     *,
     smoothing: float = 0.0,
 ) -> TokenLoss:
-    """Cross-entropy with targets of which a share is spread evenly over all symbols.
+    """Cross-entropy with label smoothing.
 
-    Teacher forcing is this and no more: ``log p(y) = sum_t log p(y_t | y_<t)`` with the true y put
-    in. Label smoothing is Szegedy et al., 2016 (https://arxiv.org/abs/1512.00567), section 7, with
-    their uniform distribution over all symbols, as `torch.nn.functional.cross_entropy` has it;
-    some translators leave out the padding symbol and the right one.
+    Teacher forcing is exactly this: ``log p(y) = sum_t log p(y_t | y_<t)`` with the true y as
+    input. Label smoothing is Szegedy et al., 2016 (https://arxiv.org/abs/1512.00567), section 7,
+    with their uniform distribution over all symbols, as `torch.nn.functional.cross_entropy` has it;
+    some translators exclude the padding token and the target.
 
     A model that projects only its real positions to the vocabulary (``hidden[mask]``) saves that
-    work for padding: any number of axes will do, also one.
+    work for padding: any number of axes is allowed, also one.
 
     Args:
         mask: True where a symbol counts; all of them unless given.
-        smoothing: The share of each target that is spread.
+        smoothing: The share of each target that is spread uniformly over the vocabulary.
 
     >>> token_loss(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.long)).nll
     tensor(8.3178)
@@ -55,12 +55,12 @@ def token_loss(
         logits, targets = logits[mask], targets[mask]
     log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     nll = -log_probs.gather(-1, targets[..., None])[..., 0]
-    # Not smoothed by 0 either: that times the logarithm of a symbol ruled out is not a number.
+    # With smoothing 0 the term is skipped: 0 times a log-probability of -inf is NaN.
     smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(-1) if smoothing else nll
     return TokenLoss(smoothed.sum() / n, nll.detach().sum(), n_tokens)
 
 
-# The likelihood of whole sequences, from logits that were asked for at real positions only.
+# The likelihood of whole sequences, from logits at real positions only.
 
 
 def sequence_log_probs(
@@ -84,7 +84,7 @@ def sequence_log_probs(
     return of_token.new_zeros(len(mask)).index_add(0, row, of_token)
 
 
-# Ranking: what is right should score higher than everything else, by a margin.
+# Ranking: the correct candidate should score higher than all others by a margin.
 
 
 def margin_ranking(
@@ -97,7 +97,7 @@ def margin_ranking(
     """``sum over wrong f' of max(0, margin - s(f) + s(f'))``.
 
     Weston et al., 2015 (https://arxiv.org/abs/1410.3916), section 3.1, equations 6 to 8, with their
-    margin of 0.1. They draw one wrong candidate at a time; we take all of them.
+    margin of 0.1. They sample one wrong candidate at a time; we use all.
 
     Args:
         mask: True where a candidate counts; all of them unless given.
@@ -121,7 +121,7 @@ def cloze_loss(
     """The mean of ``-log p(answer)``, with p a softmax over the candidates alone.
 
     Chen et al., 2016 (https://arxiv.org/abs/1606.02858), section 4.1, equation 3, restrict the
-    softmax of Hermann et al., 2015 to what could be the answer; the rest need not be unlearnt.
+    softmax of Hermann et al., 2015 to the possible answers.
 
     >>> import torch
     >>> cloze_loss(torch.zeros(1, 5), torch.tensor([2]), torch.tensor([[0, 1, 1, 0, 0]]).bool())

@@ -1,4 +1,4 @@
-"""The variational bound for hard attention: how likely the answer is, whatever was looked at.
+"""The variational bound for hard attention, and the ELBO of a variational autoencoder.
 
 With a location l drawn from ``p(l | x)`` the likelihood of the answer is a sum over all locations,
 and its logarithm is at least the mean of the logarithms (Jensen)::
@@ -6,7 +6,7 @@ and its logarithm is at least the mean of the logarithms (Jensen)::
     log sum_l p(l | x) p(y | l, x)  >=  sum_l p(l | x) log p(y | l, x)
 
 Ba et al., 2015 (https://arxiv.org/abs/1412.7755), section 4, and Xu et al., 2015
-(https://arxiv.org/abs/1502.03044), section 4.1. Where locations can be counted the bound is
+(https://arxiv.org/abs/1502.03044), section 4.1. Where locations can be enumerated the bound is
 computed exactly; otherwise it is sampled, and its gradient is then that of REINFORCE with the
 reward ``log p(y | l, x)``, plus the plain gradient of that reward.
 """
@@ -22,19 +22,19 @@ from torch.nn import functional
 
 from saccade.zoo.objectives.reinforce import Reinforced, reinforce_loss, returns_to_go
 
-# The bound of a variational autoencoder: what it costs to name the latents, and what they miss.
+# The bound of a variational autoencoder: KL of the latents plus reconstruction error.
 #
 # Kingma and Welling, 2014 (https://arxiv.org/abs/1312.6114), equation 7::
 #
 # -log p(x)  <=  KL(q(z | x) || p(z)) - E_q [ log p(x | z) ]
 #
-# Here p(z) is the standard normal and p(x | z) gives each pixel a probability of being ink. With
+# Here p(z) is the standard normal and p(x | z) gives each pixel a probability of being 1. With
 # several latents in a row the costs add up, as in Gregor et al., 2015
 # (https://arxiv.org/abs/1502.04623), equations 9 to 12.
 
 
 class Elbo(NamedTuple):
-    """The parts of the bound, in nats an example, averaged over the batch."""
+    """The parts of the bound, in nats per example, averaged over the batch."""
 
     loss: Float[Tensor, ""]
     """To minimise: minus the bound."""
@@ -45,9 +45,9 @@ class Elbo(NamedTuple):
 def gaussian_kl(
     mean: Float[Tensor, "*batch d_latent"], log_sigma: Float[Tensor, "*batch d_latent"]
 ) -> Float[Tensor, "*batch"]:
-    """What it costs to draw from ``N(mean, sigma^2)`` instead of N(0, 1), in nats.
+    """KL divergence of ``N(mean, sigma^2)`` from N(0, 1), in nats.
 
-    ``1/2 sum_d (mean^2 + sigma^2 - log sigma^2 - 1)``: the sum is over the numbers of a latent.
+    ``1/2 sum_d (mean^2 + sigma^2 - log sigma^2 - 1)``: summed over the dimensions of a latent.
 
     >>> import torch
     >>> gaussian_kl(torch.tensor([1.0, 0.0]), torch.zeros(2))
@@ -63,10 +63,10 @@ def bernoulli_elbo(
     *,
     kl: Float[Tensor, "batch step"],
 ) -> Elbo:
-    """The bound for pixels that are ink or not.
+    """The bound for binary pixels.
 
     Args:
-        logits: Log-odds of ink.
+        logits: Log-odds of 1.
         images: 0 or 1.
         kl: `gaussian_kl` of each latent.
     """
@@ -85,7 +85,7 @@ def marginal_log_likelihood(
 def exact_bound(
     log_location: Float[Tensor, "*batch location"], log_likelihood: Float[Tensor, "*batch location"]
 ) -> Float[Tensor, "*batch"]:
-    """The right side, by a sum over all locations; one of probability zero counts nothing."""
+    """The right side, by a sum over all locations; a location of probability zero adds nothing."""
     possible = log_location > -torch.inf
     likelihood = log_likelihood.masked_fill(~possible, 0.0)  # it may be infinite there
     return (log_location.exp() * likelihood).sum(-1)
@@ -118,12 +118,12 @@ def sampled_bound(
     the two weights r and e of Xu et al.
 
     Args:
-        log_location: Log-probability of each location that was looked at.
+        log_location: Log-probability of each sampled location.
         log_likelihood: Of the answer: one number after all locations, or one after each; then a
             location is credited only with what came after it, which is less noisy.
-        discount: Credit less what came later; below 1 the gradient is less noisy still, and no
-            longer that of the bound.
-        mask: True where a location was really drawn; all were unless told.
+        discount: Below 1 later terms count less; the gradient is then less noisy still, but no
+        longer that of the bound.
+        mask: True where a location was sampled. Default: everywhere.
     """
     total = log_likelihood.sum(2).mean()
     reinforced = reinforce_loss(

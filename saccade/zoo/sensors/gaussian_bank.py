@@ -1,8 +1,8 @@
-"""A square grid of Gaussian filters laid over an image, to read from it and to write onto it.
+"""A square grid of Gaussian filters over an image, to read from it and to write to it.
 
 Gregor et al., 2015, "DRAW" (https://arxiv.org/abs/1502.04623), section 3.2. The grid has a centre,
-a stride and a width, all of which have a gradient: a wide grid of wide filters sees the whole image
-roughly, a narrow one sees a part of it sharply.
+a stride and a width, all differentiable: a wide grid of wide filters sees the whole image at low
+resolution, a narrow one sees a part of it sharply.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.coordinates import to_pixels, unrounded
+from saccade.zoo.fast.forms import without_autocast
+from saccade.zoo.sensors.retina import to_pixels
 
-# No logarithm goes beyond these. A variance of exp(-8) is a fiftieth of a pixel wide, one of exp(8)
-# fifty pixels, a stride of exp(8) far outside: nothing is lost, and nothing overflows.
+# Bounds of all logarithms. A variance of exp(-8) is a width of 1/50 pixel, one of exp(8) of 50
+# pixels, and a stride of exp(8) is far outside: nothing is lost, and nothing overflows.
 LEAST_LOG, MOST_LOG = -8.0, 8.0
 N_PARAMETERS = 5
 
 
 class GaussianGrid(NamedTuple):
-    """Where the filters are."""
+    """Geometry of the filters."""
 
     centre: Float[Tensor, "batch 2"]
     """(x, y) in [-1, 1], as for all sensors."""
     stride: Float[Tensor, " batch"]
-    """From one filter to the next, in pixels."""
+    """Distance from one filter to the next, in pixels."""
     variance: Float[Tensor, " batch"]
-    """Of each filter, in pixels squared."""
+    """Variance of each filter, in pixels squared."""
     intensity: Float[Tensor, " batch"]
-    """What is read is multiplied by this, what is written is divided by it."""
+    """Reads are multiplied by it, writes are divided by it."""
 
 
 class GaussianBank(NamedTuple):
@@ -49,14 +50,14 @@ class GaussianBank(NamedTuple):
 def grid_from_parameters(
     parameters: Float[Tensor, "batch 5"], *, height: int, width: int, size: int
 ) -> GaussianGrid:
-    """A grid from five free numbers, equations 21 to 24.
+    """A grid from five unconstrained numbers, equations 21 to 24.
 
-    They are the centre, log variance, log stride and log intensity. All zero means: in the middle,
-    over the whole image, with filters of one pixel.
+    They are the centre, log variance, log stride and log intensity. All zero means centred, over
+    the whole image, with filters of one pixel.
 
     Where we differ: the centre is in the coordinates of `saccade.zoo.sensors`, where -1 and 1 are
-    the outer edges of the image; the paper's lie half a pixel further out. The logarithms are kept
-    within bounds, so that no number becomes infinite.
+    the outer edges of the image; the paper's lie half a pixel further out. The logarithms are
+    clamped, so that no number overflows.
 
     >>> grid = grid_from_parameters(torch.zeros(1, 5), height=28, width=28, size=4)
     >>> grid.stride  # the outer filters lie on the outer pixels
@@ -68,7 +69,7 @@ def grid_from_parameters(
 
 
 def _widest_stride(*, height: int, width: int, size: int) -> float:
-    """From filter to filter where they span the whole image; refuses a grid that does not fit."""
+    """The stride at which filters span the whole image; refuses a grid that does not fit."""
     if size < 2 or size > max(height, width):
         raise UsageError(
             f"a grid has from 2 to {max(height, width)} filters a side on an image of "
@@ -81,8 +82,8 @@ def _widest_stride(*, height: int, width: int, size: int) -> float:
 def gaussian_filters(grid: GaussianGrid, *, height: int, width: int, size: int) -> GaussianBank:
     """The filters of a grid, equations 19, 20, 25 and 26.
 
-    A filter is divided by its sum over the pixels of the image. Written as a softmax over pixels
-    that is the same number, but never zero by zero: a filter that lies outside ends on the edge.
+    A filter is divided by its sum over the pixels of the image. As a softmax over pixels it is the
+    same number, but never 0/0: a filter outside the image falls on its edge.
 
     >>> grid = grid_from_parameters(torch.zeros(1, 5), height=7, width=5, size=3)
     >>> gaussian_filters(grid, height=7, width=5, size=3).rows.sum(-1)
@@ -92,7 +93,7 @@ def gaussian_filters(grid: GaussianGrid, *, height: int, width: int, size: int) 
     middle = torch.stack([to_pixels(x, width), to_pixels(y, height)], dim=1)  # [batch, 2]
     offsets = torch.arange(size, device=middle.device, dtype=middle.dtype) - (size - 1) / 2
     means = middle[:, :, None] + grid.stride[:, None, None] * offsets  # [batch, 2, size]
-    # Both axes at once, as long as the longer one; the shorter one ends earlier.
+    # Both axes at once, padded to the longer one; the shorter one is masked.
     pixels = torch.arange(max(height, width), device=middle.device, dtype=middle.dtype)
     scores = _closeness(means, pixels, variance=grid.variance)
     if height != width:
@@ -108,17 +109,17 @@ def _closeness(
     *,
     variance: Float[Tensor, " batch"],
 ) -> Float[Tensor, "batch 2 size pixel"]:
-    """``-(pixel - mean)^2 / (2 variance)``, without the part that is the same for all pixels.
+    """``-(pixel - mean)^2 / (2 variance)``, without the term that all pixels share.
 
-    What is left, ``(pixel mean - pixel^2 / 2) / variance``, is one matrix product, whose gradient
-    is one, too. With pixels counted from the middle rounding moves a filter by less than a
-    thousandth of a pixel, however narrow or far away it is.
+    The rest, ``(pixel mean - pixel^2 / 2) / variance``, is one matrix product, and so is its
+    gradient. With pixels counted from the middle, rounding moves any filter by less than 1/1000
+    pixel.
     """
     origin = pixels.mean()
     from_middle = pixels - origin
     precision = 1 / variance[:, None, None].expand_as(means)
     factors = torch.stack([(means - origin) * precision, precision], dim=3)
-    with unrounded(means):
+    with without_autocast(means):
         return factors @ torch.stack([from_middle, -0.5 * from_middle.square()])
 
 
@@ -127,34 +128,33 @@ def gaussian_read(
 ) -> Float[Tensor, "batch channel size size"]:
     """What the filters see: ``intensity F_Y x F_X^T``, equation 27.
 
-    Several images at the same place, such as a picture and what is wrong with it so far, are
-    channels.
+    Several images at the same location, such as an image and its residual error, are channels.
     """
     # Two products for all channels: a broadcast one would first copy the filters for each of them.
     n_channels = images.shape[1]
     flat = bank.rows @ images.transpose(1, 2).flatten(2)  # [batch, size, channel * width]
-    beside = flat.unflatten(2, (n_channels, -1)).flatten(1, 2)  # [batch, size * channel, width]
-    seen = (beside @ bank.columns.mT) * bank.intensity[:, None, None]
+    by_row = flat.unflatten(2, (n_channels, -1)).flatten(1, 2)  # [batch, size * channel, width]
+    seen = (by_row @ bank.columns.mT) * bank.intensity[:, None, None]
     return seen.unflatten(1, (-1, n_channels)).transpose(1, 2)
 
 
 def gaussian_write(
     patch: Float[Tensor, "batch size size"], bank: GaussianBank
 ) -> Float[Tensor, "batch height width"]:
-    """A patch laid onto an empty image: ``1/intensity F_Y^T w F_X``, equation 29."""
+    """A patch written to an empty image: ``1/intensity F_Y^T w F_X``, equation 29."""
     return bank.rows.mT @ patch @ bank.columns / bank.intensity[:, None, None]
 
 
 class GridPlace(nn.Module):
-    """Where to look, chosen by the state of a network: five numbers by a linear map, equation 21.
+    """Predict where to look from a hidden state: five numbers by a linear map, equation 21.
 
-    It begins with a look at the whole image, through filters half as wide as they lie apart: no
-    pixel goes unseen, so every pixel can pull. (The paper asks for the first, and is silent on the
+    It is initialised to the whole image, with filters half as wide as their distance: every pixel
+    is seen, so every pixel has a gradient. (The paper asks for the first and does not mention the
     second.)
 
     Args:
-        first_view: The part of the image's side that it begins with. Where things are small, a
-            smaller one shows what is worth a closer look.
+        first_view: Initial size of the grid, as a share of the image's side. A smaller one suits
+            small objects.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class GridPlace(nn.Module):
         super().__init__()
         if not 0 < first_view <= 1:
             raise UsageError(
-                f"first_view: expected a part of the image's side, above 0 and at most 1, "
+                f"first_view: expected a share of the image's side, above 0 and at most 1, "
                 f"got {first_view:g}",
-                hint="1 begins with the whole image",
+                hint="1 starts with the whole image",
             )
         self.height, self.width, self.size = height, width, size
         self.parameters_of = nn.Linear(d_hidden, N_PARAMETERS)
@@ -176,8 +176,8 @@ class GridPlace(nn.Module):
         self.parameters_of.bias.data[3] = math.log(first_view)
 
     def forward(self, hidden: Float[Tensor, "batch d_hidden"]) -> GaussianGrid:
-        """The grid that a state asks for."""
-        with unrounded(hidden):
+        """The grid for a hidden state."""
+        with without_autocast(hidden):
             parameters = self.parameters_of(hidden.to(self.parameters_of.weight))
         return grid_from_parameters(
             parameters, height=self.height, width=self.width, size=self.size

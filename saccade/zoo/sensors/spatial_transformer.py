@@ -1,8 +1,8 @@
 """A window that can be moved, scaled, turned and sheared over an image, with a gradient.
 
-Jaderberg et al., 2015, "Spatial Transformer Networks" (https://arxiv.org/abs/1506.02025),
-section 3. A matrix of six numbers says for each place of the window which place of the image it
-shows; in between pixels the four nearest are mixed.
+Jaderberg et al., 2015, "Spatial Transformer Networks" (https://arxiv.org/abs/1506.02025), section
+3. A matrix of six numbers maps each location of the window to a location of the image; between
+pixels the sampling is bilinear.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 def sampling_grid(
     theta: Float[Tensor, "batch 2 3"], *, height: int, width: int
 ) -> Float[Tensor, "batch height width 2"]:
-    """Where each place of a window lies in the image: ``(x, y) = theta (x', y', 1)``, equation 1.
+    """The image location of each window location: ``(x, y) = theta (x', y', 1)``, equation 1.
 
     Coordinates are those of `saccade.zoo.sensors`, so the identity shows the whole image and a
     centre of (0.5, 0) is three quarters to the right.
@@ -43,7 +43,7 @@ def warp(
     height: int,
     width: int,
 ) -> Float[Tensor, "batch channel height width"]:
-    """What a window shows of an image, mixed from the four nearest pixels, equation 5.
+    """The content of a window by bilinear sampling, equation 5.
 
     Outside the image everything is zero.
     """
@@ -64,15 +64,15 @@ def window_theta(windows: Float[Tensor, "batch 4"]) -> Float[Tensor, "batch 2 3"
 
 
 class LocalisationNet(nn.Module):
-    """Six numbers from an image: a few convolutions that halve it, and a hidden layer.
+    """Predict six numbers from an image: convolutions with pooling, and one hidden layer.
 
     Jaderberg et al. leave its form free; theirs for digits (appendix A.4) has two convolutions and
-    one hidden layer of 50. It begins as ``start``, whatever it is shown, as they advise.
+    one hidden layer of 50. It is initialised to output ``start`` for any image, as they advise.
 
     Args:
-        channels: Of the image and of each convolution; each is followed by a pooling of 2.
-        height: Of the image, and ``width``; a pooling drops the odd last row.
-        start: The matrix it begins with, row by row; the identity shows the whole image.
+        channels: Channels of the image and of each convolution; a pooling of 2 follows each.
+        height: Height of the image, as ``width``; pooling drops an odd last row.
+        start: The initial matrix, row by row; the identity shows the whole image.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LocalisationNet(nn.Module):
             height, width = height // 2, width // 2
         if min(height, width) < 1:
             raise UsageError(
-                f"{len(channels) - 1} poolings leave nothing of the image",
+                f"{len(channels) - 1} poolings reduce the image to nothing",
                 hint="use fewer convolutions, or larger images",
             )
         self.features = nn.Sequential(*layers, nn.Flatten())

@@ -15,7 +15,7 @@ def test_the_location_score_does_not_see_what_stands_there(inputs):
 
 def test_the_location_score_refuses_keys_beyond_its_reach(inputs):
     score = LocationScore(d_query=7, max_length=3)
-    with pytest.raises(UsageError, match="reaches 3 positions, got 5 keys") as raised:
+    with pytest.raises(UsageError, match="has 3 positions, got 5 keys") as raised:
         score(inputs.query, inputs.keys)
     assert "max_length=5" in raised.value.hint
 

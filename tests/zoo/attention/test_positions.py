@@ -44,5 +44,5 @@ def test_learned_positions_are_rows_of_one_table_from_any_start():
 
 def test_learned_positions_end_somewhere():
     positions = LearnedPositions(max_length=13, d_model=5)
-    with pytest.raises(UsageError, match="learnt up to 13, asked for 14"):
+    with pytest.raises(UsageError, match="learnt up to 13, got 14"):
         positions(2, start=12)

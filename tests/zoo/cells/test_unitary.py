@@ -97,6 +97,6 @@ def test_at_zero_its_gradient_is_a_number():
 
 
 def test_units_come_in_pairs():
-    with pytest.raises(UsageError, match="pairs of units, got d_hidden 7") as caught:
+    with pytest.raises(UsageError, match="needs an even d_hidden, got 7") as caught:
         UnitaryCell(D_INPUT, 7)
     assert "such as 8" in caught.value.hint

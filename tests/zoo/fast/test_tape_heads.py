@@ -7,8 +7,8 @@ from torch.nn import functional
 from saccade.zoo.memories.addressing import (
     content_weights,
     cut,
+    init_moving_heads,
     locate,
-    move_on,
     place_heads,
     write_slots,
 )
@@ -82,7 +82,7 @@ def test_the_gradient_agrees_with_differences():
 @pytest.mark.parametrize("reach", [1, 2])
 def test_a_head_that_is_told_to_move_on_walks_along_an_empty_tape(reach):
     heads = torch.zeros(1, WIDTH + 4 + 2 * reach)
-    move_on(heads, WIDTH)
+    init_moving_heads(heads, WIDTH)
     memory, weights = torch.zeros(1, SLOTS, WIDTH), torch.eye(SLOTS)[None, :1]
     for step in range(1, SLOTS):
         weights = place_heads(heads[None], memory, weights)
@@ -92,7 +92,7 @@ def test_a_head_that_is_told_to_move_on_walks_along_an_empty_tape(reach):
 
 def test_of_two_heads_the_one_that_reads_looks_where_its_key_is():
     heads = torch.zeros(2, WIDTH + 6)
-    move_on(heads, WIDTH, n_reads=1)
+    init_moving_heads(heads, WIDTH, n_reads=1)
     key = torch.eye(WIDTH)[2]
     heads[:, :WIDTH], heads[:, WIDTH] = 9 * key, 9  # strongly
     memory = torch.zeros(1, SLOTS, WIDTH)

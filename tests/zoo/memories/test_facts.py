@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.zoo.memories.facts import SentenceBags, fact_ages, fill_in, position_weights
+from saccade.zoo.memories.facts import SentenceBags, fact_ages, position_weights, scatter_facts
 
 WORDS, TABLES, D = 11, 3, 7
 
@@ -76,5 +76,5 @@ def test_noise_makes_facts_older_but_leaves_their_order():
 def test_filled_in_values_stand_where_the_mask_is_true():
     mask = torch.tensor([[True, False, True], [False, True, False]])
     values = torch.arange(6.0).view(3, 2)
-    filled = fill_in(values, mask)
+    filled = scatter_facts(values, mask)
     assert filled[mask].tolist() == values.tolist() and (filled[~mask] == 0).all()

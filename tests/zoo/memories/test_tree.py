@@ -10,9 +10,9 @@ from saccade.zoo.memories.tree import (
     grow,
     leaf_weights,
     n_leaves,
+    pad_leaves,
     rewrite,
     take,
-    with_room,
 )
 
 BATCH, LEAVES, WIDTH = 3, 8, 5
@@ -90,6 +90,6 @@ def test_a_tree_of_one_leaf_has_no_turns():
 
 @pytest.mark.parametrize(("n", "room"), [(1, 1), (3, 4), (4, 4), (9, 16)])
 def test_cells_are_filled_up_to_a_power_of_two(n, room):
-    padded = with_room(torch.ones(BATCH, n, WIDTH))
+    padded = pad_leaves(torch.ones(BATCH, n, WIDTH))
     assert padded.shape[1] == n_leaves(n) == room
     assert (padded[:, :n] == 1).all() and (padded[:, n:] == 0).all()

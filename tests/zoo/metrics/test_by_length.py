@@ -30,7 +30,7 @@ def test_all_sentences_are_in_one_bucket_or_another():
 
 
 def test_what_makes_no_buckets_is_refused():
-    with pytest.raises(UsageError, match=r"the edges \[5, 3\] do not grow"):
+    with pytest.raises(UsageError, match=r"the edges \[5, 3\] do not increase"):
         bleu_by_length(ANSWERS, REFERENCES, LENGTHS, edges=[5, 3])
     with pytest.raises(UsageError, match="3 lengths and 4 references"):
         bleu_by_length(ANSWERS, REFERENCES, LENGTHS[:3])

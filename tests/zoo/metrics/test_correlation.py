@@ -43,7 +43,7 @@ def test_chance_is_about_the_share_of_orders_that_do_as_well():
     ("metric", "human", "words"),
     [
         ([1.0, 2.0], [1.0], "2 scores of the metric and 1 scores of people"),
-        ([1.0, 2.0], [1.0, 3.0], "2 answers say nothing"),
+        ([1.0, 2.0], [1.0, 3.0], "2 answers are too few"),
         ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], r"all scores of the metric are 1\.0"),
         ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0], r"all scores of the people are 2\.0"),
     ],

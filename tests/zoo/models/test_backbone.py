@@ -53,7 +53,7 @@ def test_of_several_maps_the_last_is_taken_and_what_gives_none_is_refused():
             return [x[:, :, ::2, ::2], x[:, :2, ::8, ::8]]
 
     assert Backbone(Pyramid()).d_annotation == 2
-    with pytest.raises(ModelError, match=r"expected maps of features .*, got \(1, 12288\)"):
+    with pytest.raises(ModelError, match=r"expected feature maps .*, got \(1, 12288\)"):
         Backbone(nn.Flatten())
 
 

@@ -103,7 +103,7 @@ def test_brackets_are_so_many_for_each_word_and_so_every_tree_comes_to_an_end(ru
 
 
 def test_symbols_that_make_no_trees_are_refused():
-    with pytest.raises(UsageError, match=r"no trees can be written with these symbols: \)A"):
+    with pytest.raises(UsageError, match=r"these symbols cannot form trees: \)A"):
         BracketRules((*SYMBOLS, "XX", "(A"))
     with pytest.raises(UsageError, match="no XX"):
         BracketRules((*SYMBOLS, "(A", ")A"))

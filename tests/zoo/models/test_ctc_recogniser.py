@@ -3,7 +3,7 @@
 import torch
 
 from saccade.zoo.decoding.ctc_search import ctc_greedy
-from saccade.zoo.models.ctc_recogniser import CtcRecogniser, begin_as_loud
+from saccade.zoo.models.ctc_recogniser import CtcRecogniser, init_preserving_variance
 from saccade.zoo.objectives.ctc_loss import ctc_loss
 
 
@@ -32,7 +32,7 @@ def test_what_stands_behind_the_end_changes_nothing():
 def test_at_first_a_convolution_is_as_loud_as_what_it_reads():
     torch.manual_seed(0)
     convolution = torch.nn.Conv1d(53, 211, 5)
-    begin_as_loud(convolution)
+    init_preserving_variance(convolution)
     heard = torch.relu(convolution(torch.randn(2, 53, 97)))
     torch.testing.assert_close(heard.square().mean(), torch.tensor(1.0), atol=0.05, rtol=0)
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.models.diff_ram import DifferentiableRam, restrained
+from saccade.zoo.models.diff_ram import DifferentiableRam, clip_by_median
 from saccade.zoo.sensors.gaussian_bank import gaussian_filters, gaussian_read
 
 BATCH, HEIGHT, WIDTH, CLASSES, GLIMPSES, PATCH = 2, 11, 13, 5, 3, 4
@@ -61,7 +61,7 @@ def test_the_answer_alone_moves_the_glimpses():
 def test_restraint_shortens_the_gradients_of_rows_that_are_too_long_and_no_other(most):
     x = torch.randn(7, 5, requires_grad=True)
     pull = torch.randn(7, 5) * torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 30.0, 0.0])[:, None]
-    (restrained(x, most) * pull + x * 2).sum().backward()
+    (clip_by_median(x, most) * pull + x * 2).sum().backward()
     lengths = pull.norm(dim=1)
     limit = most * lengths.sort().values[3] if most else lengths.max()
     for row in range(7):

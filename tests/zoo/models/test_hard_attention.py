@@ -40,17 +40,17 @@ def alone(batch, row):
 @pytest.mark.parametrize("odds", [-30.0, -1.0, 0.0, 30.0])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_every_target_is_said_to_its_end_and_nothing_on_padding(batch, odds, is_training):
-    heard = make(odds=odds).train(is_training).walk(batch)
-    assert torch.equal(heard.is_said.sum(1), batch.target_mask.sum(1))
-    assert not (heard.is_said & ~batch.source_mask).any()
-    assert not (heard.is_free & ~batch.source_mask).any()
+    aligned = make(odds=odds).train(is_training).align(batch)
+    assert torch.equal(aligned.is_emitted.sum(1), batch.target_mask.sum(1))
+    assert not (aligned.is_emitted & ~batch.source_mask).any()
+    assert not (aligned.is_free & ~batch.source_mask).any()
 
 
 def test_a_coin_that_never_falls_leaves_all_to_the_end_and_one_that_always_does_to_the_beginning(
     batch,
 ):
     n_inputs, n_symbols = batch.source_mask.sum(1), batch.target_mask.sum(1)
-    late, early = make(odds=-99.0).walk(batch).is_said, make(odds=99.0).walk(batch).is_said
+    late, early = make(odds=-99.0).align(batch).is_emitted, make(odds=99.0).align(batch).is_emitted
     for row, (n, m) in enumerate(zip(n_inputs.tolist(), n_symbols.tolist(), strict=True)):
         assert late[row].nonzero()[:, 0].tolist() == list(range(n - m, n))
         assert early[row].nonzero()[:, 0].tolist() == list(range(m))
@@ -61,11 +61,11 @@ def test_led_by_the_target_it_does_what_it_does_step_by_step(batch):
     n_compared = 0
     for seed in range(5):
         model = make(seed=seed)
-        heard = model.walk(batch)
+        aligned = model.align(batch)
         at_once = model(batch).log_softmax(-1).split(batch.target_mask.sum(1).tolist())
         for row in range(3):
-            said = heard.is_said[row].nonzero()[:, 0]
-            n = next((i for i, at in enumerate(said) if not heard.is_free[row, at]), len(said))
+            said = aligned.is_emitted[row].nonzero()[:, 0]
+            n = next((i for i, at in enumerate(said) if not aligned.is_free[row, at]), len(said))
             memory, state = model.start(alone(batch, row))
             for t in range(n):  # up to the first symbol that had to be said
                 stepped = model.step(batch.target_in[row, t : t + 1], memory, state)
@@ -151,8 +151,11 @@ def test_gradients_reach_every_weight(batch):
 def test_without_reward_the_coin_learns_no_more_than_that_it_must_speak_at_the_end(batch):
     model = make().train()
     torch.manual_seed(1)
-    heard = model.walk(batch)
-    forced = torch.nn.functional.logsigmoid(heard.odds)[heard.is_said & ~heard.is_free].sum() / 3
+    aligned = model.align(batch)
+    forced = (
+        torch.nn.functional.logsigmoid(aligned.odds)[aligned.is_emitted & ~aligned.is_free].sum()
+        / 3
+    )
     (wanted,) = torch.autograd.grad(-forced, model.coin.bias)
     torch.manual_seed(1)
     found = model.loss(batch, n_samples=1, entropy_weight=0.0, reward_weight=0.0)

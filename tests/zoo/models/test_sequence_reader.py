@@ -34,7 +34,7 @@ def test_a_cell_that_keeps_for_long_begins_with_open_gates():
         return last.mean().item()
 
     assert kept(keeping) > 0.5 > kept(plain)
-    with pytest.raises(UsageError, match="cannot be told how long"):
+    with pytest.raises(UsageError, match="has no setting longest"):
         make_cell("elman", 2, D_HIDDEN, longest=150)
 
 

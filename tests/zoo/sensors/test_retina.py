@@ -1,11 +1,20 @@
-"""The retina against loops over pixels, against grid_sample, and against the laws of areas."""
+"""The retina against loops over pixels, grid_sample and the laws of areas; coordinates."""
+
+import re
 
 import pytest
 import torch
 from torch.nn import functional
 
 from saccade.errors import UsageError
-from saccade.zoo.sensors.retina import Retina, sum_images
+from saccade.zoo.sensors.retina import (
+    Retina,
+    check_images,
+    pixel_centres,
+    sum_images,
+    to_locations,
+    to_pixels,
+)
 
 BATCH, GLIMPSES, HEIGHT, WIDTH = 2, 3, 19, 23
 # float32 sums of a whole image are subtracted from each other.
@@ -126,3 +135,39 @@ def test_a_glimpse_larger_than_the_image_is_refused(images):
 def test_a_retina_without_extent_is_refused(wrong):
     with pytest.raises(UsageError, match="a retina needs size and n_scales of 1 or more"):
         Retina(**{"growth": 2.0, **{k: float(v) if k == "growth" else v for k, v in wrong.items()}})
+
+
+def test_pixel_centres_are_those_of_torchs_grid():
+    grid = functional.affine_grid(torch.eye(2, 3)[None], [1, 1, 5, 7], align_corners=False)[0]
+    torch.testing.assert_close(grid[0, :, 0], pixel_centres(7))
+    torch.testing.assert_close(grid[:, 0, 1], pixel_centres(5))
+
+
+def test_the_edges_are_half_a_pixel_beyond_the_outermost_centres():
+    torch.testing.assert_close(
+        to_locations(torch.tensor([-0.5, 6.5]), 7), torch.tensor([-1.0, 1.0])
+    )
+
+
+def test_pixels_and_locations_are_inverse():
+    location = torch.linspace(-1.5, 1.5, 11)
+    torch.testing.assert_close(to_locations(to_pixels(location, 13), 13), location)
+    torch.testing.assert_close(to_pixels(pixel_centres(13), 13), torch.arange(13.0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message", "hint"),
+    [
+        ((2, 3, 28, 28), r"got \(2, 3, 28, 28\), which has colours", "average the colours"),
+        ((28, 28), r"expected grey images \[batch, height, width\], got \(28, 28\)", "image.None."),
+        ((2, 28, 27), "expected images of 28 x 28 pixels, got 28 x 27", "crop or pad"),
+    ],
+)
+def test_what_is_no_batch_of_grey_images_of_that_size_is_refused(shape, message, hint):
+    with pytest.raises(UsageError, match=message) as refused:
+        check_images(torch.zeros(shape), size=(28, 28))
+    assert re.search(hint, refused.value.hint)
+
+
+def test_any_size_will_do_if_none_is_asked_for():
+    check_images(torch.zeros(2, 5, 7))

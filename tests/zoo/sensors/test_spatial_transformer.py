@@ -102,5 +102,5 @@ def test_localisation_begins_with_the_identity_and_can_learn():
 
 
 def test_too_many_poolings_are_refused():
-    with pytest.raises(UsageError, match="3 poolings leave nothing of the image"):
+    with pytest.raises(UsageError, match="3 poolings reduce the image to nothing"):
         LocalisationNet((1, 2, 3, 5), height=7, width=7, d_hidden=5)
