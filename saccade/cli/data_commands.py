@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import showing_progress
+from saccade.cli.options import Json, showing_progress
 
 DATA_LIST_EXAMPLES = """
 saccade data list
@@ -20,7 +20,7 @@ def data_list(
     data: Annotated[
         Path | None, typer.Option(help="Look in this folder first, then in the usual locations.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the data sets: what each is, its size and licence, and where it was found."""
     from saccade.zoo.tasks.datasets import list_data
@@ -57,7 +57,7 @@ saccade data fetch tinyshakespeare --json
 
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A data set; `saccade data list` has the names.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Download a data set into the cache, where every recipe finds it."""
     from saccade.zoo.tasks.datasets import fetch_data, known_data_set

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import load_plugin, showing_progress, with_options_of
+from saccade.cli.options import (
+    DataFolder,
+    Json,
+    RecipePlugin,
+    RunFolder,
+    load_plugin,
+    showing_progress,
+    with_options_of,
+)
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text
 from saccade.cli.trace_commands import note_unknown
 from saccade.errors import UsageError
@@ -25,7 +33,7 @@ saccade translate runs/transformer-multi30k - --beam 1 --json < sentences.txt
 @with_options_of(TranslateOptions)
 def translate(
     settings: TranslateOptions,
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
+    folder: RunFolder,
     text: Annotated[str, typer.Argument(help="A sentence; - takes one from each line of stdin.")],
     also: Annotated[
         list[Path] | None,
@@ -33,12 +41,9 @@ def translate(
             "--with", help="Another run of the same recipe, for an ensemble. Can be repeated."
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder with data sets, for inputs that name an item of one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    data: DataFolder = None,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """Translate a sentence, or every line of stdin."""
     is_many = text == STDIN
@@ -80,9 +85,9 @@ saccade sample runs/charlm-shakespeare --length 100 --seed 7 --json
 @with_options_of(SampleOptions)
 def sample(
     settings: SampleOptions,
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    folder: RunFolder,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """Sample text from a trained system; the same seed gives the same text."""
     load_plugin(plugin)
@@ -107,12 +112,9 @@ def rescore(
     settings: RescoreOptions,
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run that translates.")],
     by: Annotated[Path, typer.Argument(metavar="BY", help="The run that rescores.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder with data sets; default: SACCADE_DATA, or the cache."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    data: DataFolder = None,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """Translate the test sentences, and rescore each n-best list with a second run.
 

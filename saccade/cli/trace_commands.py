@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import load_plugin
+from saccade.cli.options import DataFolder, Json, RecipePlugin, RunFolder, load_plugin
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import StoreError, UsageError
 
@@ -27,7 +27,7 @@ NAMED = 5  # unknown words in a note
 
 
 def trace(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")],
+    folder: RunFolder,
     text: Annotated[
         str,
         typer.Argument(
@@ -46,12 +46,9 @@ def trace(
     html: Annotated[
         Path | None, typer.Option(help="Write an interactive page to this HTML file.")
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder with data sets, for inputs that name an item of one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    data: DataFolder = None,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """Show where attention goes: the positions with the largest weights at each step.
 
@@ -195,7 +192,7 @@ def plot(
     html: Annotated[
         Path | None, typer.Option(help="Write an interactive page to this HTML file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Plot a trace as an image or a page, or the loss and the score of a run as an image."""
     from saccade.zoo.training.run_folder import LOG

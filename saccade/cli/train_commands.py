@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import field_help, load_plugin, showing_progress
+from saccade.cli.options import (
+    DataFolder,
+    Json,
+    RecipePlugin,
+    field_help,
+    load_plugin,
+    showing_progress,
+)
 
 if TYPE_CHECKING:
     from saccade.zoo.recipes.recipe import Facts, Recipe
@@ -30,8 +37,8 @@ def show_recipes(
     name: Annotated[
         str | None, typer.Argument(help="Show one recipe with all its settings.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """List the recipes: a system, a task, a budget, and the published number."""
     load_plugin(plugin)
@@ -140,16 +147,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run, or start it if there is none.")
     ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder with data sets; default: SACCADE_DATA, or the cache."),
-    ] = None,
+    data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/NAME.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Time limit; default: the recipe's own.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """Train a recipe and evaluate it on its test data.
 
@@ -216,16 +220,13 @@ def evaluate(
     runs: Annotated[
         list[Path], typer.Argument(help="A run folder; several of one recipe form an ensemble.")
     ],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder with data sets; default: SACCADE_DATA, or the cache."),
-    ] = None,
+    data: DataFolder = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Store the metrics of an ensemble in this folder, as a run of its own."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plugin: Annotated[Path | None, typer.Option(help="A Python file with your own recipe.")] = None,
+    as_json: Json = False,
+    plugin: RecipePlugin = None,
 ) -> None:
     """Evaluate a trained system on the test data of its recipe.
 
