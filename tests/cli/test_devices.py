@@ -25,7 +25,7 @@ COMMANDS = {
     "lens transfer": ["lens", "transfer", *LENS, *TEXT, *FEW, "--layer", "2", "--layer", "3"],
     "heads rank": ["heads", "rank", PROMPT, "--token", " mom", "--self-repair", *TEXT],
     "heads roles": ["heads", "roles"],
-    "find-bias": ["find-bias", *LENS, "--prompts", "{pairs}", "--tokens", "she,her", *DRAWS],
+    "find-bias": ["find-bias", *LENS, "--prompts", "{pairs}", "--words", "she,her", *DRAWS],
     "guard fit": ["guard", "fit", "{ordinary}", *LENS, "--out", "{out}"],
     "guard score": ["guard", "score", f"{PROMPT}. {ODD}", *LENS, "--guard", "{guard}"],
     "edit ablate": ["edit", PROMPT, "--ablate", "1.2", "--by", "mean", *TEXT, "--say", "3"],

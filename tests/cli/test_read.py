@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     )
     path = tmp_path_factory.mktemp("models") / "tiny"
     AutoModelForCausalLM.from_config(config).save_pretrained(path)
-    backend = Tokenizer(models.TokenLevel({f"w{n}": n for n in range(VOCAB)}, unk_token="w0"))
+    backend = Tokenizer(models.WordLevel({f"w{n}": n for n in range(VOCAB)}, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0").save_pretrained(path)
     return path

@@ -13,7 +13,7 @@ TOKENS = {"<unk>": 0, "<s>": BOS, "</s>": EOS, "<chat>": EXTRA, "a": 5, "cat": 7
 
 def tokenizer_with(template: str | None) -> PreTrainedTokenizerFast:
     """A tokenizer of tokens that adds what a template says."""
-    backend = Tokenizer(models.TokenLevel(TOKENS, unk_token="<unk>"))
+    backend = Tokenizer(models.WordLevel(TOKENS, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     if template is not None:
         special = [(name, TOKENS[name]) for name in ("<s>", "</s>", "<chat>")]
@@ -70,7 +70,7 @@ def test_a_prompt_of_the_little_model_is_what_its_tokenizer_makes_of_it(stories)
 
 
 def plain_tokenizer() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.TokenLevel({"<unk>": 0, "a": 1, ".": 2}, unk_token="<unk>"))
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, ".": 2}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
 

@@ -42,7 +42,7 @@ TOKENS = ["[UNK]", "the", "cat", "sat", "on", "mat", "a"]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.TokenLevel({token: i for i, token in enumerate(TOKENS)}, "[UNK]"))
+    inner = Tokenizer(models.WordLevel({token: i for i, token in enumerate(TOKENS)}, "[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
 

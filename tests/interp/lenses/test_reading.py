@@ -33,7 +33,7 @@ def tiny_model():
     )
     hf = AutoModelForCausalLM.from_config(config)
     tokens = {f"w{n}": n for n in range(VOCAB)}
-    backend = Tokenizer(models.TokenLevel(tokens, unk_token="w0"))
+    backend = Tokenizer(models.WordLevel(tokens, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0")
     return wrap_model(hf, tokenizer, name="tiny")
