@@ -1,13 +1,12 @@
-"""What additive attention costs beside its matrix products: `python bench/additive_attention.py`.
+"""Cost of additive attention over its matrix products: `python bench/additive_attention.py`.
 
-Prints one JSON object; takes some seconds. All times are of the same run, the fastest of many
-rounds in which the two sides take turns, so that a ratio does not depend on the machine's mood.
+Prints one JSON object; takes some seconds. All times are from the same run: the fastest of many
+rounds in which the two sides alternate, so that a ratio does not depend on the load of the machine.
 
-The *products* of a decoder step are the query's projection, the hidden layer's product with v and
-the read of the values, by torch's own operators and (with backward) torch's own gradients. The
-*step* is the whole of `saccade.zoo.attention.attend.Attention`: these, and tanh, mask and softmax
-besides. A
-*sentence* is 30 steps, with the projection of the keys, done once, on both sides.
+The *products* of a decoder step are the projection of the query, the product of the hidden layer
+with v and the weighted sum of the values, with torch's own operators and (for backward) torch's own
+gradients. The *step* is all of `saccade.zoo.attention.attend.Attention`: these products, tanh, mask
+and softmax. A *sentence* is 30 steps; both sides project the keys once.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ STEP_ROUNDS = 1000
 SENTENCE_ROUNDS = 6
 
 Side = Callable[[], tuple[list[Tensor], list[Tensor]]]
-"""What is computed, and the gradients that come back to it."""
+"""Outputs, and the gradients passed back to them."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a decoder with a bidirectional encoder, whose states are twice as wide as its own."""
+    """Sizes of a decoder with a bidirectional encoder, whose states are twice as wide."""
 
     d_hidden: int
     batch: int = 64
@@ -44,7 +43,7 @@ class Sizes:
 
     @property
     def d_value(self) -> int:
-        """The width of keys and values."""
+        """Size of keys and values."""
         return 2 * self.d_hidden
 
 
@@ -73,7 +72,7 @@ class Bench:
         self.wanted_scores = torch.randn(sizes.batch, sizes.n_keys)
 
     def step(self) -> tuple[list[Tensor], list[Tensor]]:
-        """A decoder step of attention, and the gradient that comes back to it."""
+        """A decoder step of attention, and the gradient passed back to it."""
         return [self.attention(self.query, self.memory).context], [self.wanted]
 
     def products(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -113,7 +112,7 @@ def _leaf(*shape: int) -> Tensor:
 
 
 def fastest(sides: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """Seconds of each side's fastest call; the sides take turns."""
+    """Seconds of the fastest call of each side; the sides alternate."""
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(rounds):
         for name, call in sides.items():
@@ -140,7 +139,7 @@ def forward_backward(bench: Bench, side: Side) -> Callable[[], object]:
 
 
 def ratios(bench: Bench) -> dict[str, float]:
-    """Attention over its products, for steps and sentences, one way and both ways."""
+    """Attention over its products, for steps and sentences, forward and forward-backward."""
     row = {}
     pairs = {
         "step": (bench.step, bench.products, STEP_ROUNDS),
@@ -159,8 +158,8 @@ def ratios(bench: Bench) -> dict[str, float]:
 def measure(d_hiddens: tuple[int, ...] = (256, 512)) -> dict[str, object]:
     """Ratios of additive attention to its matrix products.
 
-    ``additive_over_matmul`` is that of a step forward and back, which is what training does, for
-    the worst of the sizes; the rest stands beside it.
+    ``additive_over_matmul`` is the ratio of a step forward and backward, as in training, for the
+    worst of the sizes; the other ratios are listed too.
     """
     prepare_for_long_work()  # as `saccade train` does
     rows = {d_hidden: ratios(Bench(Sizes(d_hidden))) for d_hidden in d_hiddens}
@@ -172,7 +171,7 @@ def measure(d_hiddens: tuple[int, ...] = (256, 512)) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Measure and print JSON."""
     print(json.dumps(measure(), indent=2))
 
 

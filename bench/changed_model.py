@@ -1,10 +1,9 @@
-"""A changed version of the default model, for `saccade lens transfer --to`: some steps on plays.
+"""Fine-tune the default model on plays, as a target for `saccade lens transfer --to`.
 
     python bench/changed_model.py a-changed-model
 
-Fine-tunes the default model on the first nine tenths of tinyshakespeare and writes it as a folder
-that `--to` opens. Prints JSON: the perplexity on the last tenth and on another text, before and
-after.
+Trains on the first nine tenths of tinyshakespeare and writes a folder that `--to` opens. Prints
+JSON: the perplexity on the last tenth and on another text, before and after.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ N_JUDGED = 32  # windows of each text
 
 
 def main() -> None:
-    """Tune, write, and print how much changed."""
+    """Fine-tune, save, and print the perplexities."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rows", type=int, default=4, help="windows in a batch")
+    parser.add_argument("--rows", type=int, default=4, help="batch size in windows")
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     asked = parser.parse_args()
 
@@ -54,7 +53,7 @@ def main() -> None:
 def tune(
     hf: nn.Module, ids: Int[Tensor, " token"], *, steps: int, rows: int, learning_rate: float
 ) -> None:
-    """AdamW on windows drawn at random."""
+    """AdamW on random windows."""
     hf.train().requires_grad_(requires_grad=True)
     optimiser = torch.optim.AdamW(hf.parameters(), lr=learning_rate)
     windows = ids.unfold(0, WINDOW, 1)
@@ -69,7 +68,7 @@ def tune(
 
 @torch.no_grad()
 def perplexity(hf: nn.Module, windows: Int[Tensor, "window pos"]) -> float:
-    """Of all tokens but the first of each window."""
+    """Perplexity of all tokens but the first of each window."""
     hf.eval()
     losses = [hf(each[None], labels=each[None]).loss for each in windows]
     return round(float(torch.stack(losses).mean().exp()), 2)

@@ -1,15 +1,15 @@
-"""How time and memory of lenses grow with the model: `python bench/growth.py [--quick]`.
+"""Scaling of the time and memory of lenses with the model: `python bench/growth.py [--quick]`.
 
-Prints one JSON object: for each model the time of `fit`, `eval` and `read` over that of the model's
-own forward pass on the same text in the same batches, and their peak memory above that of the
-loaded model. Wanted are a fit of at most 1.3 forward passes, and at most 1.5 GB and once the
-model's size on top of the model.
+Prints one JSON object: for each model the time of `fit`, `eval` and `read` relative to the model's
+own forward pass on the same text in the same batches, and their peak memory above the loaded model.
+The targets: a fit takes at most 1.3 forward passes, and at most 1.5 GB plus the size of the model
+on top of the loaded model.
 
-Every figure comes from a process of its own: a peak of memory is that of a whole process, and a
-plain forward pass over a vocabulary of 262,144 tokens takes more than all the rest. Times are
-processor seconds of one thread, which other work on the machine does not count in (`--threads 2`
-for seconds by the clock), the least of several repetitions in turn. `--models` names folders or
-models of the hub; one that is not there is said to be missing. About an hour for the three.
+Every number comes from its own process, because peak memory is measured per process, and a plain
+forward pass over a vocabulary of 262,144 tokens takes more memory than all the rest. Times are CPU
+seconds of one thread, which exclude other work on the machine (`--threads 2` for wall-clock
+seconds), the minimum of several alternating repetitions. `--models` takes folders or hub names;
+unavailable models are listed as missing. Takes about an hour for the three default models.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ WANTED_FIT, WANTED_GB = 1.3, 1.5
 
 @dataclass(frozen=True)
 class Growth:
-    """What one process measures."""
+    """What one process measures: model, part and sizes."""
 
     model: str
     part: str
     lenses: str
-    """A folder for the lenses: those that `fit` makes, the other parts read."""
+    """A folder for the lenses: `fit` writes them, the other parts read them."""
     tokens: int
     positions: int
     repeats: int
@@ -70,11 +70,11 @@ class Growth:
     """Peak memory instead of time."""
 
     def clock(self) -> float:
-        """Seconds that only this process has used, where there is one thread."""
+        """CPU seconds of this process with one thread, otherwise wall-clock seconds."""
         return time.process_time() if self.threads == 1 else time.perf_counter()
 
     def timed(self, work: Callable[[], Any]) -> float:
-        """How long some work takes."""
+        """Duration of some work."""
         start = self.clock()
         work()
         return self.clock() - start
@@ -89,7 +89,7 @@ def run_plain(model: LanguageModel, windows: Tensor) -> None:
 
 @dataclass
 class BesidePlain:
-    """Batches that run the plain forward pass beside each reading: both see the same machine."""
+    """Batches that also time the plain forward pass, under the same load of the machine."""
 
     inner: CorpusBatches
     growth: Growth
@@ -112,7 +112,7 @@ class BesidePlain:
 
 def fit(growth: Growth, model: LanguageModel, text: Corpus) -> tuple[float, float]:
     """Seconds of a fit and of the forward pass over its text."""
-    # A name of its own each time: a fit that was stopped must not go on here.
+    # A new name each time, so that no interrupted fit is resumed.
     fingerprint = f"{text.fingerprint} {time.time_ns()}"
     text = Corpus(text.source, fingerprint, text.windows, n_bytes=text.n_bytes)
     batches = BesidePlain(CorpusBatches(model, text, ROWS), growth)
@@ -124,7 +124,7 @@ def fit(growth: Growth, model: LanguageModel, text: Corpus) -> tuple[float, floa
 
 
 def evaluate(growth: Growth, lenses: Lenses, text: Corpus) -> tuple[float, float]:
-    """Seconds of an evaluation and of the forward pass over the windows that it reads."""
+    """Seconds of an evaluation and of the forward pass over its windows."""
     windows, _ = choose_positions(lenses.model, text.windows, growth.positions)
     if growth.is_memory:
         plain = 0.0
@@ -164,14 +164,14 @@ def measure(growth: Growth) -> dict[str, Any]:
         peak *= 1 if sys.platform == "darwin" else 1024
         return {"size": size, "loaded": loaded, "peak": peak}
     if growth.part == "read":
-        once()  # the first is slower by what is only prepared once
+        once()  # the first call is slower: it prepares caches
     own, plain = zip(*(once() for _ in range(growth.repeats)), strict=True)
     return {"size": size, "seconds": min(own), "plain": min(plain)}
 
 
 def in_process(growth: Growth) -> dict[str, Any]:
-    """The same in a process of its own."""
-    # glibc keeps what is freed for each thread; the peak should be what is used.
+    """Measure in a separate process."""
+    # A new process: glibc keeps freed memory per thread, and the peak should be memory in use.
     done = subprocess.run(
         [sys.executable, __file__, "--measure", json.dumps(asdict(growth))],
         stdout=subprocess.PIPE,
@@ -183,7 +183,7 @@ def in_process(growth: Growth) -> dict[str, Any]:
 
 
 def figures(part: str, took: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one part: ratios, gigabytes, and whether they are as wanted."""
+    """The metrics of one part: ratios, gigabytes, and whether they meet the targets."""
     extra = (memory["peak"] - memory["loaded"]) / 1e9
     ratio = took["seconds"] / took["plain"]
     found: dict[str, Any] = {
@@ -223,16 +223,22 @@ def grow(name: str, given: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and print one JSON object."""
+    """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS, help="folders or hub names")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="only these")
-    parser.add_argument("--tokens", type=int, default=FitConfig().tokens, help="of the text")
-    parser.add_argument("--positions", type=int, default=1024, help="that eval scores")
-    parser.add_argument("--repeats", type=int, default=2, help="the least of so many counts")
-    parser.add_argument("--threads", type=int, default=1, help="0 for all processors")
-    parser.add_argument("--lenses", type=Path, help="keep lenses here, and use them again")
-    parser.add_argument("--quick", action="store_true", help="1,024 tokens, 64 positions, once")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
+    parser.add_argument(
+        "--tokens", type=int, default=FitConfig().tokens, help="number of tokens of the text"
+    )
+    parser.add_argument(
+        "--positions", type=int, default=1024, help="number of positions that eval scores"
+    )
+    parser.add_argument("--repeats", type=int, default=2, help="repetitions; the minimum counts")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads; 0 for all cores")
+    parser.add_argument("--lenses", type=Path, help="folder to store and reuse lenses")
+    parser.add_argument(
+        "--quick", action="store_true", help="1,024 tokens, 64 positions, one repetition"
+    )
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:

@@ -1,12 +1,12 @@
-"""JoeyNMT's half of `sequence.py`, which runs this in JoeyNMT's venv and sends a command a line.
+"""JoeyNMT's side of `sequence.py`, which runs this file in JoeyNMT's venv and sends commands.
 
-    {"do": "open", "work": ...}                  read sizes, batches and weights, make the models
+    {"do": "open", "work": ...}                  read sizes, batches and weights, build the models
     {"do": "train", "system": ..., "batch": i}   one training step
-    {"do": "score", "batch": i}                  what the Transformer says about the right tokens
+    {"do": "score", "batch": i}                  the Transformer's loss on the target tokens
     {"do": "beam", "system": ..., "batch": i}    translate the sources of a batch
 
-Each is answered by a line of JSON, with its seconds. Models, training step, optimiser, clipping and
-search are JoeyNMT's own; nothing of saccade is imported.
+A command is one line of JSON, and so is its answer, with the seconds it took. Models, training
+step, optimiser, clipping and search are JoeyNMT's own; nothing from saccade is imported.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SYMBOLS = SimpleNamespace(
     eos_id=3,
     sep_id=None,
 )
-# Ours are <pad>, <s>, </s>, <unk>; theirs in the order above.
+# Our order is <pad>, <s>, </s>, <unk>; theirs is by the ids above.
 THEIRS = [1, 2, 3, 0]
 
 
 def transformer_config(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Both stacks, norms first, all embeddings shared."""
+    """Encoder and decoder with pre-norm, all embeddings shared."""
     d_model = sizes["d_model"]
     stack = {
         "type": "transformer",
@@ -63,7 +63,7 @@ def transformer_config(sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def bahdanau_config(sizes: dict[str, Any]) -> dict[str, Any]:
-    """A bidirectional GRU, and one that attends by Bahdanau's score."""
+    """A bidirectional GRU encoder, and a GRU decoder with Bahdanau's score."""
     embeddings = {"embedding_dim": sizes["d_embed"], "scale": False}
     stack = {
         "type": "recurrent",
@@ -86,7 +86,7 @@ CONFIGS = {"transformer": transformer_config, "bahdanau": bahdanau_config}
 
 
 class Side:
-    """The models and what they are given."""
+    """The models and their inputs."""
 
     def __init__(self, work: Path) -> None:
         held = json.loads((work / "given.json").read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ class Side:
             self.trainers[name] = Trainer(model)
 
     def batch(self, number: int) -> Batch:
-        """A batch as JoeyNMT's own collate function makes it."""
+        """A batch in the form of JoeyNMT's own collate function."""
         held = self.batches[number]
         sources, targets = ([their_ids(row) for row in held[side]] for side in ("source", "target"))
         return Batch(
@@ -130,7 +130,7 @@ class Side:
         return {"seconds": time.perf_counter() - start, "loss": loss}
 
     def score(self, number: int) -> dict[str, Any]:
-        """Nats of a token, without dropout and smoothing."""
+        """Nats per token, without dropout and label smoothing."""
         batch, model = self.batch(number), self.models["transformer"].eval()
         with torch.no_grad():
             _, log_probs, _, _ = model(return_type="loss", **vars(batch))
@@ -158,7 +158,7 @@ class Side:
 
 
 class Trainer:
-    """JoeyNMT's training step, without what it writes into folders."""
+    """JoeyNMT's training step, without writing files."""
 
     def __init__(self, model: Model) -> None:
         self.manager = object.__new__(TrainManager)
@@ -171,7 +171,7 @@ class Trainer:
         self.optimizer = build_optimizer(settings, model.parameters())
 
     def step(self, batch: Batch) -> float:
-        """As the body of its training loop."""
+        """The body of its training loop."""
         loss, _ = self.manager._train_step(batch)
         self.clip(parameters=self.manager.model.parameters())
         self.optimizer.step()
@@ -180,18 +180,18 @@ class Trainer:
 
 
 def their_ids(row: list[int]) -> list[int]:
-    """The same tokens by their numbers."""
+    """The same tokens with JoeyNMT's ids."""
     return [THEIRS[each] if each < len(THEIRS) else each for each in row]
 
 
 def padded(rows: list[list[int]]) -> Tensor:
-    """Rows of one length."""
+    """Pad rows to the same length."""
     longest = max(map(len, rows))
     return torch.tensor([row + [SYMBOLS.pad_id] * (longest - len(row)) for row in rows])
 
 
 def take_weights(model: Model, ours: dict[str, Tensor]) -> None:
-    """Put our Transformer's weights into theirs."""
+    """Copy the weights of our Transformer into theirs."""
     table = ours["target_embedding.weight"].clone()
     table[THEIRS] = ours["target_embedding.weight"][:4]
     found = {"src_embed.lut.weight": table, "trg_embed.lut.weight": table}
@@ -199,7 +199,7 @@ def take_weights(model: Model, ours: dict[str, Tensor]) -> None:
     found |= dict(pair for name, value in ours.items() for pair in renamed(name, value))
     missing, unknown = model.load_state_dict(found, strict=False)
     left = [name for name in missing if not name.endswith(".pe.pe")]
-    assert not left and not unknown, f"not alike: {left} {unknown}"
+    assert not left and not unknown, f"weights do not match: {left} {unknown}"
 
 
 STACKS = {"encoder": "encoder.layers", "decoder": "decoder.layers"}
@@ -218,7 +218,7 @@ NORMS = {
 
 
 def renamed(name: str, value: Tensor) -> list[tuple[str, Tensor]]:
-    """Their names for one of our weights, which may be three of theirs in one."""
+    """Their names for one of our weights, which may combine three of theirs."""
     stack, _, rest = name.partition(".")
     if stack in ("source_norm", "target_norm"):
         return [(f"{'encoder' if stack == 'source_norm' else 'decoder'}.layer_norm.{rest}", value)]
@@ -240,7 +240,7 @@ def renamed(name: str, value: Tensor) -> list[tuple[str, Tensor]]:
 
 
 def main() -> None:
-    """Answer commands until there are no more."""
+    """Answer commands until stdin closes."""
     side: Side | None = None
     for line in sys.stdin:
         told = json.loads(line)

@@ -1,4 +1,4 @@
-"""A venv of its own for JoeyNMT, which is measured beside us and is no dependency of ours."""
+"""A separate venv for JoeyNMT, which the benchmarks compare with and which is no dependency."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from saccade.store.atomic import cache_dir
 
 VERSION = "2.3.0"
-# What it imports and does not name, or names so that nothing new fits (protobuf below 3.21, an old
-# setuptools): its own requirements would pull another torch and fail on Python 3.12.
+# Packages that it imports but does not require, or pins to old versions (protobuf below 3.21, an
+# old setuptools): its own requirements would install another torch and fail on Python 3.12.
 NEEDS = (
     f"joeynmt=={VERSION}",
-    "importlib_metadata<8",  # 8 has lost what it calls
+    "importlib_metadata<8",  # 8 removed a function that it calls
     "packaging",
     "plotly",
     "pyyaml",
@@ -28,10 +28,10 @@ NEEDS = (
 
 
 def joeynmt_python(*, quiet: bool = False) -> Path:
-    """The Python of that venv, which is made at the first call.
+    """The Python of that venv, which is created at the first call.
 
-    Both sides must run on the same build of torch, so the venv sees this Python's packages behind
-    its own; everything that is JoeyNMT's is installed in it.
+    Both sides must run on the same build of torch, so the venv falls back to the packages of this
+    Python; JoeyNMT and its dependencies are installed in the venv.
     """
     home = cache_dir() / "bench" / f"joeynmt-{VERSION}-torch-{metadata.version('torch')}"
     python, done = home / "bin" / "python", home / "installed"

@@ -1,4 +1,4 @@
-"""How long the paper's own recipe takes to be as good as the closed form."""
+"""Time of the paper's recipe to reach the held-out KL of the closed form."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from saccade.interp.lenses.head_lens import DenseHeadLens
 def published(
     judge: Judge, model: LanguageModel, text: Corpus, wanted: Tensor, layer: int, steps: int
 ) -> dict[str, float]:
-    """How long the paper's recipe takes to reach the closed form on one layer.
+    """Time of the paper's recipe to reach the closed form on one layer.
 
-    Runs some steps and, if it is not there yet, goes on at the pace of its last third: real curves
-    flatten, so the estimate errs in its favour.
+    Runs some steps and, if it has not reached the goal, extrapolates at the rate of its last third.
+    Real curves flatten, so the estimate errs in its favour.
     """
     lens = DenseHeadLens.start(model, layer)
     points = [(0.0, 0, float(judge.kl({layer: lens})[layer].mean()))]

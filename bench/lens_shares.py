@@ -1,4 +1,4 @@
-"""How much of what can be gained lenses have: held-out KL of single heads, and the least of it."""
+"""Share of the achievable gain of lenses: held-out KL of single heads, and its minimum."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Judge:
 
     @torch.inference_mode()
     def kl(self, lenses: dict[int, Lens], heads: dict[int, int] | None = None) -> dict[int, Tensor]:
-        """By layer: the KL of every head, or of the one that ``heads`` names."""
+        """By layer: the KL of every head, or of the head in ``heads``."""
         total: dict[int, Tensor] = {}
         for some in torch.arange(len(self.final)).split(256):
             log_p = self.model.unembedding.logits(self.final[some]).log_softmax(-1)
@@ -58,13 +58,13 @@ class Judge:
 
     @torch.inference_mode()
     def baseline_kl(self, baseline: Tensor) -> float:
-        """The KL of the lens that hears nothing."""
+        """The KL of the baseline lens."""
         log_p = self.model.unembedding.logits(self.final).log_softmax(-1)
         return float((log_p.exp() * (log_p - baseline)).sum(-1).mean())
 
 
 def one_head(model: LanguageModel, lens: HeadLens, head: int) -> HeadLens:
-    """The lens of one head on its own."""
+    """The lens of one head alone."""
     alone = HeadLens(n_heads=1, d_head=lens.weight.shape[1], unembedding=model.unembedding.weight)
     alone.load_state_dict({name: each[[head]] for name, each in lens.state_dict().items()})
     return alone.requires_grad_(False)
@@ -81,10 +81,10 @@ def train_until_no_better(
     steps: int,
     rounds: int,
 ) -> dict[int, float]:
-    """The least KL that gradient steps reach on each head, judged on the held-out text itself.
+    """The lowest KL that gradient steps reach on each head, on the held-out text itself.
 
-    Twice the tokens of the polish, more and ever smaller steps, from where the polish ended; the
-    best state of each head counts, chosen by the very text that it is judged on, so this errs up.
+    Starts from the polish, with twice its tokens and more and smaller steps. The best state of each
+    head counts, selected on the same text that evaluates it, so the achievable gain errs upwards.
     Ends when a round of steps improves the mean gain by less than 0.3 %.
     """
     model = judge.model
@@ -130,7 +130,7 @@ def mean(by_head: dict[int, float]) -> float:
 
 
 def one_head_sums(whole: Statistics, layer: int, head: int) -> Statistics:
-    """The sums of one head on its own."""
+    """The sums of one head alone."""
     sums = {"n": whole.sums["n"]}
     for name in (f"{layer}.z", f"{layer}.scatter.zz"):
         sums[name] = whole.sums[name][[head]]

@@ -1,12 +1,12 @@
-"""How fast memories are learnt and searched: `python bench/memory.py [--quick]`.
+"""Training speed of memory models and speed of search: `python bench/memory.py [--quick]`.
 
 Prints one JSON object. Needs bAbI (SACCADE_DATA), takes a minute or two on two cores. Both sides of
-a ratio take turns in one run, do the same, which is checked, and count by the fastest round.
+a ratio alternate in one run, are checked to compute the same, and count by their fastest round.
 
 - ``ntm_over_loop``: see `memory_ntm.py`.
-- ``memn2n_over_loop``: questions a second of the recipe `memn2n-babi` in training (forward, loss,
-  backward, clipping, Adam), over those of the same model when each story of a batch goes through it
-  by itself, without padding, before the optimiser's step.
+- ``memn2n_over_loop``: questions per second of the recipe `memn2n-babi` in training (forward, loss,
+  backward, clipping, Adam), over those of the same model when each story of a batch is processed
+  alone, without padding, before the optimiser's step.
 - ``prefix_beam_over_python``: see `memory_beam.py`.
 """
 
@@ -30,7 +30,7 @@ from saccade.zoo.training.optim import make_optimiser, prepare_for_long_work
 
 
 class MemN2NSides:
-    """Batches of a recipe, and the two ways through them."""
+    """Batches of a recipe, and the two ways to process them."""
 
     def __init__(self, *, n_batches: int) -> None:
         recipe = find_recipe("memn2n-babi")
@@ -47,13 +47,13 @@ class MemN2NSides:
         self.alone = [[stories.batch(row[None]) for row in rows] for rows in parts]
 
     def backward(self, batch: StoryBatch) -> float:
-        """The gradient of a batch at once."""
+        """The gradient of a whole batch."""
         loss = answer_loss(self.model, batch).loss
         loss.backward()
         return loss.item()
 
     def backward_by_loop(self, stories: list[StoryBatch]) -> float:
-        """The same, story by story."""
+        """The same gradient, story by story."""
         losses = []
         for story in stories:
             loss = answer_loss(self.model, story).loss / len(stories)
@@ -62,7 +62,7 @@ class MemN2NSides:
         return sum(losses)
 
     def step(self, *, is_loop: bool) -> float:
-        """One step of training for each batch; the seconds that it takes."""
+        """One training step for each batch; returns the seconds."""
         start = time.perf_counter()
         for together, alone in zip(self.together, self.alone, strict=True):
             self.optimiser.zero_grad(set_to_none=True)
@@ -75,7 +75,7 @@ class MemN2NSides:
         return time.perf_counter() - start
 
     def check(self) -> None:
-        """Both ways give one gradient; eval mode, because noise and dropout would differ."""
+        """Both ways give the same gradient; eval mode, because noise and dropout would differ."""
         found = []
         for way, batch in ((self.backward, self.together), (self.backward_by_loop, self.alone)):
             self.model.zero_grad(set_to_none=True)
@@ -85,7 +85,7 @@ class MemN2NSides:
 
 
 def memn2n_over_loop(*, rounds: int = 5, n_batches: int = 8) -> dict[str, float]:
-    """The ratio, and milliseconds of a step on either side."""
+    """The ratio, and milliseconds per step of each side."""
     sides = MemN2NSides(n_batches=n_batches)
     sides.check()
     seconds: dict[bool, list[float]] = {False: [], True: []}
@@ -101,7 +101,7 @@ def memn2n_over_loop(*, rounds: int = 5, n_batches: int = 8) -> dict[str, float]
 
 
 def measure(*, rounds: int) -> dict[str, Any]:
-    """All ratios, and what they are made of."""
+    """All ratios and their parts."""
     prepare_for_long_work()
     parts = {
         "ntm": ntm_over_loop(),
@@ -118,7 +118,7 @@ def measure(*, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     print(json.dumps(measure(rounds=2 if parser.parse_args().quick else 8), indent=2))

@@ -1,8 +1,8 @@
-"""How fast texts are searched for: `python bench/memory_beam.py`, or `bench/memory.py`.
+"""Speed of prefix beam search: `python bench/memory_beam.py`, or `bench/memory.py`.
 
 ``prefix_beam_over_python``: prefix beam search over 64 recordings of 60 steps and 30 symbols,
-against the plain program for one recording, with a dictionary of texts, that the paper's algorithm
-reads like. Both find the same texts with the same probabilities, which is checked.
+against the paper's algorithm in plain Python, one recording at a time, with a dictionary of texts.
+Both find the same texts with the same probabilities, which is checked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def python_prefix_beam(
 
 
 def peaked(n: int, steps: int, symbols: int) -> Tensor:
-    """What a trained network says: mostly blank, symbols in peaks, some doubt."""
+    """Outputs like those of a trained network: mostly blank, peaks for symbols, some noise."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(n, steps, symbols, generator=generator)
     chosen = torch.randint(1, symbols, (n, steps), generator=generator)
@@ -70,7 +70,7 @@ def peaked(n: int, steps: int, symbols: int) -> Tensor:
 
 
 def prefix_beam_over_python(*, rounds: int = ROUNDS) -> dict[str, float]:
-    """The ratio, and what it is made of."""
+    """The ratio and its parts."""
     log_probs = peaked(N, STEPS, SYMBOLS)
     mask = torch.ones(N, STEPS, dtype=torch.bool)
     rows = log_probs.tolist()

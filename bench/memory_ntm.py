@@ -1,9 +1,8 @@
-"""How fast a Neural Turing Machine learns: `python bench/memory_ntm.py`, or `bench/memory.py`.
+"""Training speed of a Neural Turing Machine: `python bench/memory_ntm.py` or `bench/memory.py`.
 
 ``ntm_over_loop``: a training step of the recipe `ntm-copy` (forward, loss, backward, clipping,
-update) on sequences of 10 vectors, against the same step written as a loop over the sequences of
-the batch, each by itself, with their gradients added up. Both lead to the same gradient, which is
-checked.
+update) on sequences of 10 vectors, against the same step as a loop over the sequences of the batch
+that sums their gradients. Both give the same gradient, which is checked.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LENGTH, ROUNDS = 10, 3
 
 
 def ntm_over_loop(*, rounds: int = ROUNDS) -> dict[str, float]:
-    """The ratio, and what it is made of."""
+    """The ratio and its parts."""
     torch.manual_seed(0)
     recipe = find_recipe("ntm-copy")
     settings = recipe.settings

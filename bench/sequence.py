@@ -1,21 +1,21 @@
-"""How fast translators train and translate beside JoeyNMT: `python bench/sequence.py [--quick]`.
+"""Speed of translators compared with JoeyNMT: `python bench/sequence.py [--quick]`.
 
 Prints one JSON object. Needs Multi30k (SACCADE_DATA) and, the first time, a package index: JoeyNMT
-2.3.0 is installed into a venv of its own in the cache. Takes about ten minutes on two cores, a
-minute with `--quick`, whose ratios are rougher.
+2.3.0 is installed into its own venv in the cache. Takes about three minutes on two cores, a minute
+with `--quick`, whose ratios are less precise.
 
-Both sides have the same torch, threads, sizes, dropout rate, smoothing and batches, take turns, and
+Both sides have the same torch, threads, sizes, dropout rate, smoothing and batches, alternate, and
 count by the fastest of some rounds. The Transformers have the same weights; ``nats`` shows that
-both say the same of the right tokens. The ratios are speed over JoeyNMT's speed:
+both have the same loss on the target tokens. The ratios are speed over JoeyNMT's speed:
 
 - ``transformer_over_joeynmt``, ``bahdanau_over_joeynmt``: training steps, with the recipes' sizes.
-  JoeyNMT's dropout is at more places (on attention weights and inside feed-forward networks), so
-  the ratio without any is told, too. Its recurrent decoder is Luong's with Bahdanau's score.
-- ``beam_over_joeynmt``: sentences, beam 5, both systems together; each one's ratio stands under
-  ``beam``. JoeyNMT's Transformer reads its own past anew at every step; a recurrent step of either
-  side is mostly the product with the output's matrix, which nothing makes faster. On both sides no
-  sentence may end before the limit, so that they take the same number of steps.
-- ``additive_over_matmul``: see `additive_attention.py`; this one is to be small.
+  JoeyNMT has dropout in more places (on attention weights and inside feed-forward networks), so
+  the ratio without dropout is reported too. Its recurrent decoder is Luong's with Bahdanau's score.
+- ``beam_over_joeynmt``: sentences, beam 5, both systems together; ``beam`` has the ratio of each.
+  JoeyNMT's Transformer recomputes its own past at every step; a recurrent step of either side is
+  mostly the output projection, which cannot be made faster. On both sides no sentence may end
+  before the limit, so that they take the same number of steps.
+- ``additive_over_matmul``: see `additive_attention.py`; lower is better.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "transformer-still": {**TRANSFORMER, "dropout": 0.0},
     "bahdanau": BAHDANAU,
 }
-TOGETHER = 64  # sentences that are searched at once, on both sides
+TOGETHER = 64  # batch size of the search, on both sides
 SEARCH = {"beam": 5, "max_length": 20, "length_penalty": 1.0}  # a target has 17 tokens on average
 
 
 class Given:
-    """Batches to train on, then batches to translate."""
+    """Batches for training, then batches to translate."""
 
     def __init__(self, *, n_batches: int) -> None:
         splits = read_multi30k()
@@ -80,7 +80,7 @@ class Given:
         self.searching = range(len(trained), len(self.batches))
 
     def to_json(self) -> dict[str, Any]:
-        """For the other side."""
+        """The batches as JSON for JoeyNMT's side."""
         rows = [
             {
                 "source": _rows(batch.source, batch.source_mask),
@@ -99,7 +99,7 @@ class Given:
 
 
 class Ours:
-    """Our half: the same commands as `joeynmt_side.Side` answers."""
+    """Our side, with the same commands as `joeynmt_side.Side`."""
 
     def __init__(self, given: Given) -> None:
         prepare_for_long_work()  # as `saccade train` does
@@ -120,7 +120,7 @@ class Ours:
         }
 
     def train(self, system: str, batch: int) -> dict[str, Any]:
-        """One step, as in `saccade.zoo.training.loop`."""
+        """One training step, as in `saccade.zoo.training.loop`."""
         model, optimiser = self.models[system].train(), self.optimisers[system]
         start = time.perf_counter()
         out = token_loss_out(model, self.given.batches[batch], smoothing=SETTINGS.smoothing)
@@ -131,7 +131,7 @@ class Ours:
         return {"loss": out.loss.item(), "seconds": time.perf_counter() - start}
 
     def score(self, batch: int) -> dict[str, Any]:
-        """Nats of a token, without dropout and smoothing."""
+        """Nats per token, without dropout and label smoothing."""
         held, model = self.given.batches[batch], self.models["transformer"].eval()
         with torch.no_grad():
             found = token_loss(model(held), held.target_out[held.target_mask])
@@ -153,20 +153,20 @@ class Ours:
 
 
 class Unending:
-    """A translator that does not want to end."""
+    """A translator that never ends a sentence."""
 
     def __init__(self, model: Any) -> None:
         self.start, self.model = model.start, model
 
     def step(self, tokens: torch.Tensor, memory: Any, state: Any) -> Any:
-        """The model's own step, with an end symbol that loses to all others."""
+        """The model's own step, with a very low probability of the end symbol."""
         stepped = self.model.step(tokens, memory, state)
         stepped.log_probs[:, EOS] = -1e4
         return stepped
 
 
 class Theirs:
-    """JoeyNMT in its own process, which rests while we run."""
+    """JoeyNMT in its own process, which waits while ours runs."""
 
     def __init__(self, work: Path) -> None:
         command = [joeynmt_python(), HERE / "joeynmt_side.py"]
@@ -182,18 +182,18 @@ class Theirs:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"JoeyNMT ended with code {self.process.wait()}; its last words are above")
+            sys.exit(f"JoeyNMT ended with code {self.process.wait()}; its last output is above")
         return json.loads(line)
 
     def close(self) -> None:
-        """Let it end."""
+        """Close its input and wait for its end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
 
 def _searched(pairs: Pairs, n_batches: int) -> list[PairBatch]:
-    """Batches of test sentences of about one length, spread over all lengths."""
+    """Batches of test sentences of similar length, spread over all lengths."""
     parts = pairs.source.lengths.argsort(stable=True).split(TOGETHER)[:-1]
     at = [(2 * number + 1) * len(parts) // (2 * n_batches) for number in range(n_batches)]
     return [pairs.batch(parts[place]) for place in at]
@@ -206,7 +206,7 @@ def _rows(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
 def fastest(
     sides: dict[str, Callable[[int], dict[str, Any]]], batches: range, *, rounds: int
 ) -> dict[str, float]:
-    """Seconds for all batches, each by its fastest round; the sides take turns."""
+    """Seconds for all batches, each in its fastest round; the sides alternate."""
     best = {name: dict.fromkeys(batches, float("inf")) for name in sides}
     for _ in range(rounds):
         for batch in batches:
@@ -218,20 +218,20 @@ def fastest(
 def compare(
     do: str, system: str, *, ours: Ours, theirs: Theirs, batches: range, rounds: int
 ) -> dict[str, float]:
-    """Ratio and seconds of one thing that both sides do."""
+    """Ratio and seconds of one command on both sides."""
     sides = {
         "ours": lambda batch: getattr(ours, do)(system, batch),
         "theirs": lambda batch: theirs.ask(do, system=system, number=batch),
     }
     for call in sides.values():
-        call(batches[0])  # the first one warms up
+        call(batches[0])  # warm-up
     seconds = fastest(sides, batches, rounds=rounds)
     row = {f"{name}_seconds": round(value, 4) for name, value in seconds.items()}
     return {"ratio": round(seconds["theirs"] / seconds["ours"], 3), **row}
 
 
 def measure(*, n_batches: int, rounds: int) -> dict[str, Any]:
-    """All ratios, and what they are made of."""
+    """All ratios and their parts."""
     given = Given(n_batches=n_batches)
     ours = Ours(given)
     with tempfile.TemporaryDirectory() as work:
@@ -286,7 +286,7 @@ def _save(model: nn.Module, path: Path) -> None:
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one batch and two rounds")
     quick = parser.parse_args().quick

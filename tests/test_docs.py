@@ -1,4 +1,4 @@
-"""The examples of the guides run as they stand."""
+"""The examples of the guides run unchanged."""
 
 import json
 import re
@@ -15,7 +15,7 @@ STORY = "One day, Lily saw a big red ball. She liked the ball, and she played wi
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """The files of the guide to lenses, by name; what they register is forgotten afterwards."""
+    """The files of the guide to lenses, by name; what they register is removed afterwards."""
     from saccade.interp.lenses import gradient as objectives
     from saccade.interp.lenses import lens
 
@@ -28,7 +28,7 @@ def examples(tmp_path, monkeypatch):
     for name, source in files.items():
         (tmp_path / name).write_text(source, encoding="utf-8")
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the model is too small to share the work
+    torch.set_num_threads(1)  # the model is too small for several threads
     yield {name: tmp_path / name for name in files}
     torch.set_num_threads(before)
 
@@ -54,7 +54,7 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
 def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
     examples, stories, tmp_path, capsys, monkeypatch
 ):
-    """With the little model, its texts and fewer tokens; all else is the guide's."""
+    """With the small model, its texts and fewer tokens; all else is as in the guide."""
     from saccade.cli.main import main
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The house keeps its own rules: which way imports point, what is never used, what loads late."""
+"""Rules of the code base: direction of imports, forbidden modules, lazy imports."""
 
 import ast
 import re
@@ -12,19 +12,19 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "saccade"
 
-# Two wings over one floor, under one roof. Inside a wing imports point down its list; the wings
-# never meet; the floor knows neither of them.
+# The layers from top to bottom: ROOF, the two wings INTERP and ZOO, FLOOR. Imports point down these
+# lists only, the wings never import each other, and the floor imports neither.
 ROOF = ["cli", "viewer"]
 INTERP = ["interp.studies", "interp.effects", "interp.lenses", "interp.heads"]
 ZOO = [
     *("zoo.recipes", "zoo.training", "zoo.models", "zoo.decoding", "zoo.objectives", "zoo.tasks"),
     *("zoo.metrics", "zoo.cells", "zoo.sensors", "zoo.memories", "zoo.attention", "zoo.fast"),
 ]
-# The renderer lives beside the page that it packs, but knows JSON only: readings and traces stand
-# on it, and it on nothing of theirs.
+# The renderer is in the folder of its page, but only handles JSON: readings and traces
+# import it, and it imports neither.
 FLOOR = ["trace", "viewer.export", "distributed", "store", "errors"]
 HOUSE = [*ROOF, *INTERP, *ZOO, *FLOOR]
-DOORS = {"__init__", "__main__", "interp", "zoo"}  # they hold no code that others go through
+DOORS = {"__init__", "__main__", "interp", "zoo"}  # they have no code of their own
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 NAMELESS = {"util", "utils", "common", "helper", "helpers", "misc"}
 
@@ -41,7 +41,7 @@ def name_of(file: Path) -> str:
 
 
 def room_of(dotted: str) -> str:
-    """The room of a module by its dotted name below saccade: `interp.lenses.fit` is in `lenses`."""
+    """The folder of a module by its dotted name in saccade: `interp.lenses.fit` is in `lenses`."""
     first, _, rest = dotted.partition(".")
     inner = f"{first}.{rest.split('.')[0]}"
     return inner if rest and (first in ("interp", "zoo") or inner in FLOOR) else first
@@ -53,7 +53,7 @@ def dotted(file: Path) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every imported name in full, also those inside functions and type-checking blocks."""
+    """All imported names in full, also those inside functions and type-checking blocks."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -63,7 +63,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def homes() -> dict[str, str]:
-    """Where each public name comes from, by the stub that says so."""
+    """The module of each public name, from the stub."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
     return {
         alias.name: f"saccade.{node.module}.{alias.name}"
@@ -74,7 +74,7 @@ def homes() -> dict[str, str]:
 
 
 def rooms_entered(tree: ast.AST) -> Iterator[str]:
-    """The rooms of saccade a module imports from; a public name counts as its home."""
+    """The folders of saccade a module imports from; a public name counts as its module."""
     public = homes()
     for target in imports(tree):
         first, _, rest = target.partition(".")
@@ -117,7 +117,7 @@ def pickling(tree: ast.AST) -> list[str]:
 
 
 def imported_when_loaded(node: ast.AST) -> Iterator[str]:
-    """Names imported when the module is: not those in functions or for type checkers alone."""
+    """Names imported when the module is loaded: not in functions or only for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
@@ -130,7 +130,7 @@ def imported_when_loaded(node: ast.AST) -> Iterator[str]:
 
 
 def subclasses_of_function(tree: ast.AST) -> list[str]:
-    """Classes with a gradient written by hand: those made of `torch.autograd.Function`."""
+    """Classes with a hand-written gradient: subclasses of `torch.autograd.Function`."""
     own = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -148,7 +148,7 @@ def subclasses_of_function(tree: ast.AST) -> list[str]:
 
 
 def kernels(tree: ast.AST) -> list[str]:
-    """Pieces of gradients written by hand, and results of torch put into memory made before."""
+    """Calls of backward kernels, and torch operations with `out=`."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and "backward" in node.attr:
@@ -165,7 +165,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def functions_of(file: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Functions and methods of a module by their dotted names in it."""
+    """Functions and methods of a module by their dotted names."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
@@ -175,8 +175,8 @@ def functions_of(file: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def chooses(plain: str, fast: str) -> bool:
-    """True if a function or method, by its full dotted name, asks `is_fast`, and its module has
-    the fast form at hand.
+    """True if a function or method, by its full dotted name, calls `is_fast`, and its module
+    imports the fast form.
     """
     parts = plain.split(".")
     for end in range(len(parts) - 1, 0, -1):
@@ -207,7 +207,7 @@ def test_imports_point_down_the_house_and_never_across_it():
 def test_every_module_lives_in_a_room_of_the_house():
     rooms = {room_of(dotted(file)) for file in MODULES}
     assert rooms <= {*HOUSE, *DOORS}
-    assert rooms >= {*ROOF, *ZOO, *FLOOR}, "a room of the list is gone"
+    assert rooms >= {*ROOF, *ZOO, *FLOOR}, "a folder of the list is missing"
 
 
 def test_nothing_reads_or_writes_pickle():
@@ -224,11 +224,11 @@ def test_gradients_written_by_hand_stand_in_zoo_fast_alone():
             + (kernels(tree) if name.startswith("saccade/zoo/") else [])
         )
     }
-    assert not wrong, "move these to saccade/zoo/fast, and leave the plain form where they stood"
+    assert not wrong, "move these to saccade/zoo/fast, and leave the plain form in their place"
 
 
 def test_every_fast_form_names_the_plain_form_that_chooses_it():
-    """Whatever applies a gradient by hand has the plain form beside it, or says where it stands."""
+    """A function with a hand-written gradient contains its plain form or names it."""
     wrong, n_found = [], 0
     for file in sorted((PACKAGE / "zoo" / "fast").glob("*.py")):
         by_hand = set(subclasses_of_function(ast.parse(file.read_text(encoding="utf-8"))))
@@ -325,7 +325,7 @@ def test_the_test_of_kernels_catches_what_it_should():
 
 
 def modules_loaded_by(*command: str) -> set[str]:
-    """What a fresh Python imports for a command, told by Python itself (-X importtime)."""
+    """The modules that a new Python process imports for a command (-X importtime)."""
     result = subprocess.run(
         [sys.executable, "-X", "importtime", *command],
         capture_output=True,
@@ -367,7 +367,7 @@ def test_every_public_name_can_be_had_and_the_unknown_is_refused():
 
 
 def mapped_folders(page: str) -> set[str]:
-    """Folders in the map of a page: the fenced block with a line `saccade/`, one a line."""
+    """Folders in the map of a page: the fenced block with a line `saccade/`, one per line."""
     for block in re.findall(r"^```[^\n]*\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
         if re.search(r"^saccade/(\s|$)", block, flags=re.MULTILINE):
             inside = re.split(r"^saccade/[^\n]*\n", block, maxsplit=1, flags=re.MULTILINE)[1]

@@ -1,6 +1,6 @@
-"""One process alone, and how it is stopped: Ctrl-C asks, a second one does not ask.
+"""A single process and its interruption: the first Ctrl-C requests a stop, the second forces it.
 
-`tests/lenses` and `tests/training` have several processes, played and real.
+`tests/interp/lenses` and `tests/zoo/training` test several processes, simulated and real.
 """
 
 import os

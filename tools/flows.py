@@ -1,11 +1,11 @@
-"""How many files a reader opens to follow one flow through the package.
+"""Count the files that a reader opens to follow one flow through the package.
 
-    python tools/flows.py                 # every flow, as JSON
-    python tools/flows.py read --files    # with the files of one flow
+    python tools/flows.py --model FOLDER                 # every flow, as JSON
+    python tools/flows.py read --files --model FOLDER    # with the files of one flow
 
-Runs each flow for real, on a small model or recipe, and notes the files of the package in which
-a function is called, in every thread. Modules are imported first, so what runs on import does not
-count. Flows start at a command (or a request to the viewer) and end with its output.
+Runs each flow on a small model or recipe and records the files of the package in which a function
+is called, in every thread. Modules are imported first, so code that runs on import does not count.
+A flow starts at a command (or a request to the viewer) and ends with its output.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from saccade.cli.main import main as command
 PACKAGE = Path(saccade.__file__).resolve().parent
 PROMPT = "One day, a little girl named Lily found a"
 MOST = {"read": 20, "lens fit": 28, "train": 28, "click": 22, "guard score": 20}
-"""The largest number of files that each flow may touch; a test holds it."""
+"""Target: the largest number of files per flow; printed next to the count."""
 
 
 @contextlib.contextmanager
 def files_called() -> Iterator[set[str]]:
-    """The files of the package in which functions are called meanwhile."""
+    """The files of the package in which functions are called inside the block."""
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -64,7 +64,7 @@ def run(*arguments: object) -> None:
 
 
 def read(model: Path, folder: Path) -> set[str]:
-    """`saccade read` of a sentence, with lenses that are there."""
+    """`saccade read` of a sentence, with fitted lenses."""
     with files_called() as files:
         run("read", PROMPT, "--model", model, "--lens", folder / "lens")
     return files
@@ -101,7 +101,7 @@ def click(model: Path, folder: Path) -> set[str]:
     loaded = open_model(model)
     opened = Opened(model=loaded, lenses={"lens": load_lenses(folder / "lens", loaded)})
     question = {"text": PROMPT, "layer": 1, "head": 2}
-    with files_called() as files:  # the threads of the server begin in here
+    with files_called() as files:  # the threads of the server start in this block
         desk = Desk(ViewConfig(has_model=False))
         desk.take(opened)
         client = TestClient(make_app(desk, Address(port=8000)), base_url="http://127.0.0.1:8000")
@@ -114,7 +114,7 @@ def click(model: Path, folder: Path) -> set[str]:
 
 
 def guard_score(model: Path, folder: Path) -> set[str]:
-    """`saccade guard score` of a prompt, with a guard that is there."""
+    """`saccade guard score` of a prompt, with a fitted guard."""
     with files_called() as files:
         guard = ("--guard", folder / "guard", "--lens", folder / "lens")
         run("guard", "score", PROMPT, "--model", model, *guard)
@@ -131,7 +131,7 @@ FLOWS: dict[str, Callable[[Path, Path], set[str]]] = {
 
 
 def prepare(model: Path, folder: Path, flows: Sequence[str]) -> None:
-    """Make what the flows read, and import all modules."""
+    """Create the inputs of the flows and import all modules."""
     for module in pkgutil.walk_packages(saccade.__path__, "saccade."):
         if module.name != "saccade.__main__":
             importlib.import_module(module.name)
@@ -157,11 +157,11 @@ def count(model: Path, flows: Sequence[str]) -> dict[str, set[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Count the files of the flows of the command line and print them as JSON."""
+    """Count the files of the flows on the command line and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("flows", nargs="*", help=f"of {', '.join(FLOWS)}; all without")
-    parser.add_argument("--files", action="store_true", help="name the files, too")
-    parser.add_argument("--model", type=Path, required=True, help="a folder with a small model")
+    parser.add_argument("flows", nargs="*", help=f"from {', '.join(FLOWS)}. Default: all")
+    parser.add_argument("--files", action="store_true", help="also list the files")
+    parser.add_argument("--model", type=Path, required=True, help="folder of a small model")
     asked = parser.parse_args(arguments)
     if unknown := [name for name in asked.flows if name not in FLOWS]:
         parser.error(f"no flow {unknown[0]!r}: there are {', '.join(FLOWS)}")

@@ -1,9 +1,9 @@
-"""A page of pictures: where trained systems look, beside what they reach.
+"""Write a page of figures: where trained systems attend, with their metrics.
 
     python tools/gallery.py
     python tools/gallery.py runs/edram-cluttered100 runs/draw-mnist --out my-gallery.md --json
 
-Each recipe says which inputs are worth showing (`Recipe.gallery`).
+Each recipe names the inputs to show (`Recipe.gallery`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ python tools/gallery.py runs/edram-cluttered100 runs/draw-mnist --out my-gallery
 HEADING = """\
 # Gallery
 
-Where trained systems look. On an image an outline is a window that was looked at (or written
-through), its number the step; beside the image is what was seen, and below each what would have
-been answered. On a tape, a text or a recording the darker a cell, the more weight it had.
+Where trained systems attend. On an image, each outline is a window that the system read (or wrote
+to), numbered by step. Next to the image are the patches it saw, and below each patch the answer the
+system would have given at that step. For memories, texts and recordings, darker cells have more
+weight.
 """
-START = "\n## "  # of what is said of one recipe
+START = "\n## "  # of the section of a recipe
 
 
 class Shown(NamedTuple):
@@ -51,26 +52,26 @@ class Shown(NamedTuple):
     metrics: dict[str, Any]
     pictures: tuple[Path, ...]
     moving: Path | None
-    """The first of them step by step, if it is over an image."""
+    """An animation of the first one, if it is over an image."""
 
 
 def gallery(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run folders; all that are done in runs/ and have pictures without."),
+        typer.Argument(help="Run folders. Default: all finished in runs/ with figures to show."),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="The page; pictures go into a folder of its name beside it.")
+        Path, typer.Option(help="The page; figures go into the folder of the same name next to it.")
     ] = Path("docs/gallery.md"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+        Path | None, typer.Option(help="A Python file that registers your own recipe.")
     ] = None,
 ) -> None:
-    """Draw where systems look in images: paths of the gaze, canvases, windows.
+    """Draw where trained systems attend: glimpses, canvases, windows, attention weights.
 
-    Each recipe says which inputs are worth showing; every one becomes a picture, the first of them
-    a moving one, too. What the page already has of other recipes stays.
+    Each recipe names the inputs to show. Every input becomes a figure, and the first one also an
+    animation. Sections of other recipes on the page are kept.
     """
     load_plugin(plugin)
     folders = runs or [path for path in finished_runs() if has_pictures(path)]
@@ -87,16 +88,16 @@ def gallery(
 
 
 def has_pictures(folder: Path) -> bool:
-    """Whether a run's recipe has anything for a gallery."""
+    """Whether the recipe of a run names inputs for the gallery."""
     name = RunFolder(folder).manifest.get("recipe")
     return bool(name and find_recipe(name).gallery)
 
 
 def show_run(folder: Path, pictures: Path) -> Shown:
-    """Draw the traces of a run that its recipe thinks worth showing.
+    """Draw the traces of a run for the inputs that its recipe names.
 
     Args:
-        pictures: The folder that they are drawn into.
+        pictures: The output folder.
     """
     run = load_run(folder)
     recipe = run.recipe
@@ -123,9 +124,9 @@ def show_run(folder: Path, pictures: Path) -> Shown:
 
 
 def write_gallery(page: Path, runs: Sequence[Path]) -> tuple[Shown, ...]:
-    """Write the page, and the pictures into a folder of its name beside it.
+    """Write the page, and the figures into the folder of the same name next to it.
 
-    What the page has of other recipes stays, as rows of results do.
+    Sections of other recipes on the page are kept.
     """
     shown = tuple(show_run(run, page.with_suffix("")) for run in runs)
     sections = _sections(page) | {each.recipe.name: _section(each, page.parent) for each in shown}
@@ -136,7 +137,7 @@ def write_gallery(page: Path, runs: Sequence[Path]) -> tuple[Shown, ...]:
 
 
 def _sections(page: Path) -> dict[str, str]:
-    """What a page that is there already says of each recipe."""
+    """The sections of an existing page, by recipe."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     parts = text.split(START)[1:]
     return {part.partition("\n")[0]: f"{START.lstrip()}{part.rstrip()}\n" for part in parts}
@@ -144,7 +145,7 @@ def _sections(page: Path) -> dict[str, str]:
 
 def _section(shown: Shown, beside: Path) -> str:
     recipe, value = shown.recipe, shown.metrics.get("value")
-    reached = "" if value is None else f" It reaches {value:.4g} {recipe.metric}"
+    reached = "" if value is None else f" Result: {value:.4g} {recipe.metric}"
     if reached and recipe.published is not None:
         reached += f"; published: {recipe.published:g}"
     lines = [f"## {recipe.name}", "", f"{recipe.about}{reached + '.' if reached else ''}", ""]
@@ -154,7 +155,7 @@ def _section(shown: Shown, beside: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; its exit code."""
+    """Run the script and return its exit code."""
     return run_script("gallery", Command(gallery, EXAMPLES), arguments)
 
 

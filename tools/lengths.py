@@ -1,4 +1,4 @@
-"""BLEU by the length of sentences, of translators that were evaluated: a table and a picture.
+"""Show BLEU by sentence length of evaluated translators, as a table and as a figure.
 
     python tools/lengths.py runs/seq2seq-multi30k runs/bahdanau-multi30k --png by-length.png
     python tools/lengths.py runs/transformer-multi30k --json
@@ -37,21 +37,21 @@ NAME = re.compile(r"bleu_of_(\d+)_to_(\d+)_words")
 
 
 def lengths(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of translators; a curve for each.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders of translators, one curve each.")],
     png: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder with data sets; SACCADE_DATA, or the cache, without."),
+        typer.Option(help="The folder with data sets. Default: SACCADE_DATA, or the cache."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+        Path | None, typer.Option(help="A Python file that registers your own recipe.")
     ] = None,
 ) -> None:
-    """Show BLEU by the length of sentences, of runs that were evaluated.
+    """Show BLEU by sentence length of evaluated runs.
 
-    A translator that has to put a sentence into one vector falls off with its length; one with
-    attention does not.
+    BLEU falls with length if a translator encodes the sentence as one vector; with attention it
+    does not.
     """
     load_plugin(plugin)
     curves = length_curves(runs, data)
@@ -68,11 +68,11 @@ def lengths(
 def length_curves(
     folders: Sequence[Path], data: Path | None = None
 ) -> dict[str, list[LengthBucket]]:
-    """The curve of each run, by its folder's name: what `save_bleu_by_length` draws.
+    """The curve of each run, by folder name, for `save_bleu_by_length`.
 
     Bahdanau et al., 2015, figure 2 (https://arxiv.org/abs/1409.0473): without attention, BLEU falls
-    as sentences grow. Nothing is translated again; the data tell how many sentences of which length
-    there are.
+    as sentences grow. Nothing is translated again; the data give the number of sentences of each
+    length.
     """
     curves = {}
     for folder in folders:
@@ -107,7 +107,7 @@ def _buckets(
 
 
 def _table(curves: Mapping[str, Sequence[LengthBucket]]) -> list[str]:
-    """A line for each range of lengths, a column for each run."""
+    """A row for each range of lengths, a column for each run."""
     spans = sorted({(each.shortest, each.longest) for curve in curves.values() for each in curve})
     head = ["words", "sentences", *curves]
     lines = [head]
@@ -134,7 +134,7 @@ def save_bleu_by_length(path: str | Path, curves: Mapping[str, Sequence[LengthBu
 
 
 def draw_bleu_by_length(curves: Mapping[str, Sequence[LengthBucket]]) -> Figure:
-    """The same as a matplotlib figure, for notebooks."""
+    """The curves as a matplotlib figure, for notebooks."""
     if not any(curves.values()):
         raise UsageError("there is no curve to draw", hint="give the buckets of a system")
     try:
@@ -145,9 +145,9 @@ def draw_bleu_by_length(curves: Mapping[str, Sequence[LengthBucket]]) -> Figure:
             "drawing a curve needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
         ) from error
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)  # no window is opened and nothing stays behind
+    FigureCanvasAgg(figure)  # no window and no global state
     axes = figure.add_subplot()
-    # Told apart by shape as well, for any colour vision and for print.
+    # Markers differ too, for colour-blind readers and for print.
     for (name, buckets), marker in zip(curves.items(), "os^Dv*xP" * len(curves), strict=False):
         x, y = [each.mean_length for each in buckets], [each.bleu for each in buckets]
         axes.plot(x, y, marker=marker, label=name)
@@ -160,7 +160,7 @@ def draw_bleu_by_length(curves: Mapping[str, Sequence[LengthBucket]]) -> Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; its exit code."""
+    """Run the script and return its exit code."""
     return run_script("lengths", Command(lengths, EXAMPLES), arguments)
 
 

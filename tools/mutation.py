@@ -1,4 +1,4 @@
-"""Mutation testing: change one place of a module at a time and see whether its tests notice.
+"""Mutation testing: change one place of a module at a time and check that its tests fail.
 
     python tools/mutation.py saccade/interp/heads/checks.py
     python tools/mutation.py saccade/interp/heads --folder --sample 40 --results /tmp/heads.jsonl
@@ -7,18 +7,18 @@
     COVERAGE_FILE=/tmp/cover pytest --cov=saccade --cov-context=test tests/interp tests/cli
     python tools/mutation.py saccade/interp/heads --coverage /tmp/cover --sample 12
 
-Prints JSON: for each module how many mutants were made, how many its tests killed, and each that
-survived with its place and change. A survivor is either a missing test or an equivalent mutant:
-one that no test can tell from the original. Equivalent mutants are listed with the reason in
-`mutation_equivalent.json` beside this file, by module, function and change, and are not run.
-With `--coverage` (a file that pytest-cov wrote) a mutant runs the tests that reach its line,
-whatever file they are in, at most `MOST_TESTS` of them; without, the test files of its module.
+Prints JSON: for each module the number of mutants, the number that its tests killed, and each
+survivor with its location and change. A survivor is either a missing test or an equivalent mutant,
+which no test can distinguish from the original. Equivalent mutants are listed with the reason in
+`mutation_equivalent.json` in this folder, by module, function and change, and are not run.
+With `--coverage` (a file written by pytest-cov) a mutant runs the tests that reach its line, from
+any file, at most `MOST_TESTS` of them; without it, the test files of its module.
 
 The mutants run in a temporary copy of the package and its tests, with a temporary home and cache.
-Python, torch and whatever else the tests import is loaded once; each mutant is a fork of that
-process, so that its start costs a second instead of five. This is why none of the published tools
-is used: mutmut 3 leaves out every function with a decorator and every method of a dataclass (most
-of this package), cosmic-ray changes the files in place and starts Python anew for each mutant.
+Python, torch and all other imports of the tests are loaded once; each mutant is a fork of that
+process, so that its start takes one second instead of five. No published tool does this: mutmut 3
+skips every function with a decorator and every method of a dataclass (most of this package), and
+cosmic-ray changes the files in place and starts a new Python for each mutant.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a module: where, as a diff of its code without comments, and the new code."""
+    """One change of a module: location, diff of the code without comments, and new code."""
 
     module: str
     function: str
@@ -93,12 +93,12 @@ class Mutant:
 
     @property
     def key(self) -> Key:
-        """What names the mutant, whatever line it has moved to."""
+        """Identifies the mutant independently of its line number."""
         return self.module, self.function, self.change
 
 
 def mutants_of(source: str, module: str) -> list[Mutant]:
-    """Every mutant of a module's source, from top to bottom, without those that are the same."""
+    """All distinct mutants of a module's source, from top to bottom."""
     tree = ast.parse(source)
     original = ast.unparse(tree)
     found: dict[str, Mutant] = {}
@@ -140,9 +140,9 @@ def _put(holder: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
 
 
 def _places(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str, int | None, str]]:
-    """Every node that may be changed: its holder, the field there, and the function it is in.
+    """Every node that may be changed: its parent, the field in it, and the enclosing function.
 
-    Annotations, decorators, assertions and the texts of errors are left alone.
+    Annotations, decorators, assertions and error messages are not changed.
     """
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
@@ -182,7 +182,7 @@ def _without(items: Sequence[Any], index: int) -> list[Any]:
 
 
 def _replacements(node: ast.AST, holder: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in a node's place; nothing for most kinds."""
+    """Replacements of a node; none for most kinds."""
     yield from _other_operators(node)
     yield from _other_values(node)
     yield from _other_calls(node)
@@ -276,18 +276,22 @@ class Bench:
                 )
             elif (root / name).exists():
                 shutil.copy2(root / name, self.copy / name)
-        if (root.parent / "shared").is_dir():  # trained models for tests, beside the repository
+        if (root.parent / "shared").is_dir():  # trained models for tests, next to the repository
             (self.copy.parent / "shared").symlink_to(root.parent / "shared")
 
     def write(self, module: str, code: str) -> None:
-        """Put a version of a module in place, and no compiled version of another beside it."""
+        """Write a version of a module and remove compiled files of other versions."""
         file = self.copy / module
         for stale in file.parent.glob(f"__pycache__/{file.stem}.*"):
             stale.unlink()
         file.write_text(code, encoding="utf-8")
 
     def start(self, arguments: Sequence[str], *, loaded: Path | None = None) -> int:
-        """Fork and run pytest there; gives the process. ``loaded`` gets the modules it imported."""
+        """Fork, run pytest there and return the process id.
+
+        Args:
+            loaded: A file for the names of the modules that pytest imported.
+        """
         shutil.rmtree(self.home, ignore_errors=True)
         (self.home / "tmp").mkdir(parents=True)
         process = os.fork()
@@ -330,7 +334,7 @@ class Bench:
 
 
 def tests_of(root: Path, module: str, *, folder: bool) -> list[str]:
-    """The test files of a module: its own first, then (asked or if it has none) its folder's."""
+    """The test files of a module: its own, then (on request or if it has none) its folder's."""
     at = Path(module)
     tests = root / "tests" / Path(*at.parts[1:-1])
     every = sorted(tests.glob("test_*.py"))
@@ -341,9 +345,9 @@ def tests_of(root: Path, module: str, *, folder: bool) -> list[str]:
 
 
 def tests_that_reach(root: Path, module: str, file: Path) -> Callable[[int], list[str]]:
-    """From a line of a module to the tests that run it, by what pytest-cov recorded.
+    """A map from a line of a module to the tests that run it, from the data of pytest-cov.
 
-    A line that is run on import only (a constant, a default) has every test of the module.
+    A line that only runs on import (a constant, a default) maps to all tests of the module.
     """
     from coverage import CoverageData  # comes with pytest-cov
 
@@ -368,11 +372,11 @@ def tests_that_reach(root: Path, module: str, file: Path) -> Callable[[int], lis
 
 
 def poll(process: int, *, is_late: bool) -> int | None:
-    """The exit code of a test run that has ended; None while it runs. A late one is killed."""
+    """The exit code of a finished test run; None while it runs. A late run is killed."""
     done, status = os.waitpid(process, os.WNOHANG)
     if not done and not is_late:
         return None
-    with contextlib.suppress(ProcessLookupError):  # also what the tests left running
+    with contextlib.suppress(ProcessLookupError):  # also the processes that the tests left running
         os.killpg(process, signal.SIGKILL)
     if not done:
         _, status = os.waitpid(process, 0)
@@ -380,12 +384,12 @@ def poll(process: int, *, is_late: bool) -> int | None:
 
 
 class TestsFailError(Exception):
-    """The tests of a module fail on the module as it is, so they cannot judge its mutants."""
+    """The tests of a module fail on the unchanged module, so they cannot test its mutants."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """How the mutants of a module run: where, with which arguments of pytest, how patiently."""
+    """How the mutants of a module run: folders, arguments of pytest, timeout."""
 
     module: str
     benches: Sequence[Bench]
@@ -394,7 +398,7 @@ class Round:
     timeout: float
 
     def warm(self, code: str) -> float:
-        """Run the tests on the original and load here what they load; gives the time limit."""
+        """Run the tests on the original, import what they import, and return the time limit."""
         for bench in self.benches:
             bench.write(self.module, code)
         loaded = self.benches[0].home.with_name("loaded.json")
@@ -403,7 +407,7 @@ class Round:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         gc.collect()
-        gc.freeze()  # the pages of what is loaded stay shared with the forks
+        gc.freeze()  # memory pages of loaded modules stay shared with the forks
         return self.timeout + 3 * seconds
 
     def _run_original(self, loaded: Path) -> float:
@@ -420,7 +424,7 @@ class Round:
         return time.monotonic() - began
 
     def run(self, mutants: Sequence[Mutant], limit: float) -> Iterator[dict[str, Any]]:
-        """The verdict on each mutant; a timeout counts as killed. As many at once as benches."""
+        """The verdict on each mutant; a timeout counts as killed. One mutant per bench at once."""
         waiting, free = list(reversed(mutants)), list(self.benches)
         running: dict[int, tuple[Bench, Mutant, float]] = {}
         try:
@@ -446,7 +450,7 @@ class Round:
 
 
 def known_equivalents(file: Path) -> set[Key]:
-    """The names of the mutants that no test can kill."""
+    """The keys of the mutants that no test can kill."""
     entries = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     return {(each["module"], each["function"], "\n".join(each["change"])) for each in entries}
 
@@ -459,7 +463,7 @@ def judged_before(results: Path | None) -> dict[Key, dict[str, Any]]:
 
 
 def judge(module: str, asked: argparse.Namespace, benches: Sequence[Bench]) -> dict[str, Any]:
-    """Make the mutants of a module, run those that are not judged yet, and sum up."""
+    """Make the mutants of a module, run those without a verdict, and summarise."""
     source = (asked.root / module).read_text(encoding="utf-8")
     made = mutants_of(source, module)
     equivalent = {key for key in known_equivalents(asked.equivalent) if key[0] == module}
@@ -525,7 +529,7 @@ def _tell(verdict: dict[str, Any], results: Path | None, progress: str) -> None:
 
 
 def modules_in(root: Path, names: Sequence[str]) -> list[str]:
-    """The modules that are named, and those of the folders that are; without the doors."""
+    """The named modules and those in the named folders, without `__init__` and `__main__`."""
     files = [
         file
         for name in names
@@ -537,28 +541,36 @@ def modules_in(root: Path, names: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a round over the modules of the command line and print what survived."""
+    """Run all mutants of the modules of the command line and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument(
         "modules", nargs="+", help="files or folders, e.g. saccade/interp/heads/checks.py"
     )
     parser.add_argument("--tests", nargs="+", help="test files instead of the module's own")
-    parser.add_argument("--folder", action="store_true", help="the other tests of its folder too")
-    parser.add_argument("--coverage", type=Path, help="file of pytest-cov with contexts of tests")
-    parser.add_argument("-k", default="", help="as for pytest, e.g. 'not slow'")
-    parser.add_argument("--lines", type=int, nargs="+", help="only mutants of these lines")
-    parser.add_argument("--sample", type=int, help="at most so many mutants of a module")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds above 3 clean runs")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants at once")
-    parser.add_argument("--results", type=Path, help="JSONL of verdicts; a round resumes from it")
-    parser.add_argument("--survivors", action="store_true", help="only survivors in --results")
-    parser.add_argument("--equivalent", type=Path, default=EQUIVALENT, help="the list to leave out")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
+    parser.add_argument(
+        "--folder", action="store_true", help="also run the other tests of the folder"
+    )
+    parser.add_argument("--coverage", type=Path, help="data file of pytest-cov with test contexts")
+    parser.add_argument("-k", default="", help="as in pytest, e.g. 'not slow'")
+    parser.add_argument("--lines", type=int, nargs="+", help="only mutants on these lines")
+    parser.add_argument("--sample", type=int, help="maximum number of mutants per module")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, help="seconds on top of 3 clean runs"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel mutants")
+    parser.add_argument("--results", type=Path, help="JSONL file of verdicts, to resume")
+    parser.add_argument(
+        "--survivors", action="store_true", help="run only the survivors in --results"
+    )
+    parser.add_argument(
+        "--equivalent", type=Path, default=EQUIVALENT, help="list of mutants to skip"
+    )
+    parser.add_argument("--root", type=Path, default=ROOT, help="root of the repository")
     asked = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive a fork
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up on SIGTERM too
     with tempfile.TemporaryDirectory(prefix="saccade-mutation-") as folder:
         benches = [Bench(asked.root, Path(folder) / str(n)) for n in range(asked.jobs)]
         judged, failed = [], []

@@ -1,9 +1,9 @@
-"""Results: what runs reached beside what was published, as JSON and as a page made from it.
+"""Collect the metrics of runs, with the published numbers, as JSON and as a page.
 
     python tools/results.py
     python tools/results.py runs/bahdanau-multi30k runs/seq2seq --out docs --json
 
-Writes `docs/results.json` and `docs/results.md`. Rows of recipes that have no run here stay.
+Writes `docs/results.json` and `docs/results.md`. Rows of recipes without a run here are kept.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ JSON_FILE, PAGE_FILE = "results.json", "results.md"
 HEAD = """\
 # Results
 
-Our numbers beside the published ones, each with the command that makes it and its minutes on two
-CPU cores. `tools/results.py` writes this page from the run folders; `results.json` has the same,
-and the commit of each.
+Our numbers and the published ones, each with the command that reproduces ours and its training
+time in minutes on two CPU cores. `tools/results.py` writes this page from the run folders;
+`results.json` has the same rows, with the commit of each.
 
 """
 COLUMNS = ("recipe", "metric", "ours", "published", "minutes", "command", "note")
@@ -46,26 +46,26 @@ COLUMNS = ("recipe", "metric", "ours", "published", "minutes", "command", "note"
 
 @dataclass(frozen=True)
 class Rows:
-    """What results.json holds."""
+    """The content of results.json."""
 
     rows: tuple[Result, ...]
 
 
 def results(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders; all that are done in runs/ without.")
+        list[Path] | None, typer.Argument(help="Run folders. Default: all finished in runs/.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where results.json and results.md are.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of results.json and results.md.")] = Path(
         "docs"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with the recipe, if it is your own.")
+        Path | None, typer.Option(help="A Python file that registers your own recipe.")
     ] = None,
 ) -> None:
-    """Put the metrics of runs into results.json and results.md.
+    """Write the metrics of runs to results.json and results.md.
 
-    Rows of recipes that have no run here stay as they are.
+    Rows of recipes without a run here are kept.
     """
     load_plugin(plugin)
     folders = runs or finished_runs()
@@ -78,7 +78,7 @@ def results(
 
 
 def finished_runs() -> list[Path]:
-    """The runs in runs/ that have a figure; those that have none are named on stderr."""
+    """The runs in runs/ that have metrics; the others are named on stderr."""
     found = sorted(RUNS.iterdir()) if RUNS.is_dir() else []
     found = [path for path in found if (path / "manifest.json").exists()]
     done = [path for path in found if "value" in RunFolder(path).metrics]
@@ -89,10 +89,10 @@ def finished_runs() -> list[Path]:
 
 
 def gather_results(folders: Iterable[Path], *, kept: Sequence[Result] = ()) -> list[Result]:
-    """A row for each recipe, by name: of several runs the one that was evaluated last.
+    """A row for each recipe, by name; of several runs, the one evaluated last.
 
     Args:
-        kept: rows of before; those of recipes that have no run here stay.
+        kept: Earlier rows; those of recipes without a run here are kept.
     """
     recipes = list_recipes()
     by_age = sorted(folders, key=lambda folder: RunFolder(folder).metrics.get("evaluated", ""))
@@ -101,7 +101,7 @@ def gather_results(folders: Iterable[Path], *, kept: Sequence[Result] = ()) -> l
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The rows that were written before; none if there are none."""
+    """The rows of an existing results.json; empty if there is none."""
     file = folder / JSON_FILE
     if not file.exists():
         return []
@@ -110,7 +110,7 @@ def read_results(folder: Path) -> list[Result]:
         return list(conform(Rows, {"rows": rows}, where=file).rows)
     except (OSError, StoreError) as error:
         raise RecipeError(
-            f"{file} cannot be read: {error}", hint="move it away to begin a new one"
+            f"{file} cannot be read: {error}", hint="move it away to start a new one"
         ) from error
 
 
@@ -141,13 +141,13 @@ def results_page(rows: Sequence[Result]) -> str:
 
 
 def table_row(cells: Iterable[str]) -> str:
-    """A line of a Markdown table, whose cells cannot break it."""
+    """A row of a Markdown table, with escaped cells."""
     safe = (each.replace("|", "\\|").replace("\n", " ") for each in cells)
     return f"| {' | '.join(safe)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; its exit code."""
+    """Run the script and return its exit code."""
     return run_script("results", Command(results, EXAMPLES), arguments)
 
 

@@ -1,9 +1,9 @@
-"""The pictures of the viewer in `docs/viewer`: every screen, and every run that can be traced.
+"""Take the screenshots in `docs/viewer`: every screen, and every run with a trace.
 
     python tools/screenshots.py runs/ --lens lenses/closed --lens lenses/polished
     python tools/screenshots.py runs/ --no-model --only traces --out /tmp --json
 
-It starts `saccade view`, and needs playwright and a chromium on the PATH.
+It starts `saccade view` and needs playwright and chromium on the PATH.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ python tools/screenshots.py runs/ --lens lenses/closed --lens lenses/polished
 python tools/screenshots.py runs/ --no-model --only traces --out /tmp --json
 """
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-STILL = 6  # looks in a row at which nothing was waited for
-PATIENCE = 600_000  # milliseconds, the model's opening included
+STILL = 6  # checks in a row without anything loading
+PATIENCE = 600_000  # timeout in milliseconds, with the time to open the model
 TEXT = "The Eiffel Tower is located in the city of"
 ROME = "The Colosseum is located in the city of"
 TRANSLATE = "Translate to French: cheese =>"
@@ -43,7 +43,7 @@ CHANGES = [
 
 
 class Shot(NamedTuple):
-    """A picture and the link that it is of."""
+    """A screenshot and the state of its view."""
 
     name: str
     state: dict[str, Any]
@@ -71,21 +71,21 @@ SHOTS = (
 
 def screenshots(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders with runs and traces; none without.")
+        list[Path] | None, typer.Argument(help="Folders with runs and traces. Default: none.")
     ] = None,
     lens: Annotated[
-        list[str] | None, typer.Option(help="A folder or a hub name; may be given again.")
+        list[str] | None, typer.Option(help="A folder or a hub name; can be repeated.")
     ] = None,
     no_model: Annotated[
-        bool, typer.Option("--no-model", help="Open no model: pictures of runs alone.")
+        bool, typer.Option("--no-model", help="Open no model: only screenshots of runs.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help="Take this picture alone; may be given again.")
+        list[str] | None, typer.Option(help="Take only this screenshot; can be repeated.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder of the pictures.")] = Path("docs/viewer"),
+    out: Annotated[Path, typer.Option(help="The output folder.")] = Path("docs/viewer"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a picture of every screen of the viewer, and of every run that can be traced."""
+    """Take a screenshot of every screen of the viewer and of every run with a trace."""
     view = [sys.executable, "-m", "saccade", "view", "--no-browser", *map(str, folders or [])]
     view += [word for each in lens or [] for word in ("--lens", each)]
     view += ["--no-model"] if no_model else []
@@ -98,7 +98,7 @@ def screenshots(
 
 
 def chosen(shots: Mapping[str, Shot], only: Sequence[str] | None) -> list[Shot]:
-    """Those that were asked for; all without."""
+    """The selected screenshots. Default: all."""
     for name in only or ():
         if name not in shots:
             hint = suggest(name, shots, f"pictures are {', '.join(shots)}")
@@ -108,7 +108,7 @@ def chosen(shots: Mapping[str, Shot], only: Sequence[str] | None) -> list[Shot]:
 
 @contextmanager
 def opened_browser() -> Iterator[Any]:
-    """A chromium without a window."""
+    """A headless chromium."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
@@ -128,13 +128,13 @@ def opened_browser() -> Iterator[Any]:
 
 @contextmanager
 def served(command: Sequence[str]) -> Iterator[str]:
-    """The address of a viewer, which stops when the block ends."""
+    """Start a viewer and give its address; it stops at the end of the block."""
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None, "it was asked for"
+    assert server.stdout is not None, "stdout is a pipe"
     try:
         address = server.stdout.readline().strip()
         if not address:
-            raise SaccadeError("the viewer did not start", hint="its own error stands above")
+            raise SaccadeError("the viewer did not start", hint="its own error is above")
         yield address
     finally:
         server.terminate()
@@ -143,7 +143,7 @@ def served(command: Sequence[str]) -> Iterator[str]:
 
 
 def run_shots(browser: Any, address: str) -> list[Shot]:
-    """A picture of each trained translator that is there."""
+    """A screenshot of each run that has a trace and an example input."""
     page = browser.new_page()
     page.goto(address)
     runs = page.evaluate("async () => (await fetch('/api/runs')).json()")
@@ -156,7 +156,7 @@ def run_shots(browser: Any, address: str) -> list[Shot]:
 
 
 def take(browser: Any, address: str, shot: Shot, folder: Path) -> Path:
-    """Write one picture; where it is."""
+    """Write one screenshot and return its path."""
     context = browser.new_context(
         viewport={"width": shot.width, "height": shot.height}, color_scheme=shot.scheme
     )
@@ -167,7 +167,7 @@ def take(browser: Any, address: str, shot: Shot, folder: Path) -> Path:
     page.wait_for_selector("main .panel, main .gallery")
     busy = "() => !!document.querySelector('#opening > *, main [aria-busy], main .waiting')"
     still = 0
-    while still < STILL:  # a part may begin to wait when another is done
+    while still < STILL:  # a part may start to load after another has finished
         page.wait_for_timeout(250)
         still = 0 if page.evaluate(busy) else still + 1
     path = folder / f"{shot.name}.png"
@@ -177,7 +177,7 @@ def take(browser: Any, address: str, shot: Shot, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; its exit code."""
+    """Run the script and return its exit code."""
     return run_script("screenshots", Command(screenshots, EXAMPLES), arguments)
 
 

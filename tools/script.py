@@ -1,7 +1,7 @@
-"""How a tool of this folder becomes a command line, by the rules of `saccade` itself.
+"""Run a script of this folder with the command-line conventions of `saccade`.
 
-`--help` ends with the examples, an error is one line and one hint, `--debug` shows the traceback,
-the exit code is 0 (done), 1 (failed) or 2 (misuse).
+`--help` ends with examples, an error is one line and one hint, `--debug` shows the traceback, and
+the exit code is 0 (success), 1 (failure) or 2 (usage error).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from saccade.cli.main import Command, add_command, run_app
 
 
 def run_script(name: str, command: Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command as a script of this folder; its exit code.
+    """Run a command as a script of this folder and return its exit code.
 
     Args:
-        name: of the file.
-        arguments: those of the process without.
+        name: Name of the script, without `.py`.
+        arguments: Default: the arguments of the process.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     add_command(app, name, command)

@@ -1,9 +1,9 @@
-"""The page of all systems: where each is, how it is trained, the published number and ours.
+"""Write the page of all systems: files, commands, published numbers and ours.
 
     python tools/systems.py
     python tools/systems.py --out /tmp/systems.md --json
 
-Writes `docs/systems.md` from `systems.json` beside this file and from `docs/results.json`, which
+Writes `docs/systems.md` from `systems.json` in this folder and from `docs/results.json`, which
 `tools/results.py` writes.
 """
 
@@ -31,25 +31,25 @@ python tools/systems.py --out /tmp/systems.md --json
 """
 LIST = Path(__file__).with_suffix(".json")
 GROUPS = {
-    "Z": "Reading the heads of a language model",
+    "Z": "Attention heads of a language model",
     "R": "Recurrent cells",
-    "T": "Training and diagnosing sequences",
+    "T": "Training and diagnostics of sequence models",
     "L": "Language models",
     "S": "Sequence to sequence",
     "A": "Attention",
     "V": "Visual attention",
     "M": "Readers and memory",
     "X": "Transformer",
-    "E": "Metrics and pictures",
+    "E": "Metrics and figures",
 }
-"""By the letter with which a number begins, in the order in which they are shown."""
+"""By the first letter of the number, in display order."""
 HEADING = """\
 # Systems
 
-Every system of this project: its files (the first is the one to open), the commands that train or
-show it, and what its recipes reach beside what was published. Data and sizes are often not those of
-the paper: the note says what differs. [results.md](results.md) has the source, the minutes and the
-whole command of each number. `tools/systems.py` writes this page.
+Every system of this project: its files (the main one first), the commands that train or show it,
+and our results next to the published ones. Data and sizes often differ from the paper: the note
+says how. [results.md](results.md) has the source, the training time in minutes and the full command
+of each number. `tools/systems.py` writes this page.
 """
 COLUMNS = ("", "system", "files", "command", "metric", "published", "ours", "note")
 
@@ -61,42 +61,42 @@ class System:
     number: str
     name: str
     files: tuple[str, ...]
-    """Where it is, from the package's folder; the first is the one to open."""
+    """Relative to the package folder, the main file first."""
     recipes: tuple[str, ...] = ()
-    """Those that train it, or that it has a part in."""
+    """Recipes that train it or use it."""
     commands: tuple[str, ...] = ()
-    """Those that show it."""
+    """Commands that show it."""
     published: str = ""
-    """A printed number that belongs to no single recipe."""
+    """A published number that belongs to no single recipe."""
     note: str = ""
 
     @property
     def group(self) -> str:
-        """What kind of system it is."""
+        """The group of the system."""
         return GROUPS[self.number[0]]
 
 
 class Standing(NamedTuple):
-    """A recipe of a system, and how far it came."""
+    """A recipe of a system and its result."""
 
     recipe: str
     metric: str
     published: float | None
     wanted: float | None
     ours: float | None
-    """None where no run has been put into the results yet."""
+    """None if the results contain no run of it yet."""
     note: str
-    """Why ours and the published number differ, if they should."""
+    """Why ours and the published number differ, if a difference is expected."""
 
 
 def systems(
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("docs/systems.md"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/systems.md"),
     results: Annotated[Path, typer.Option(help="The folder with results.json.")] = Path("docs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write the page of every system: its files, its recipes, the published number and ours.
+    """Write the page of all systems: files, recipes, published numbers and ours.
 
-    Ours are those of results.json, which tools/results.py writes.
+    Our numbers come from results.json, which tools/results.py writes.
     """
     if not (results / JSON_FILE).exists():
         typer.echo(f"no {results / JSON_FILE} here: our numbers are left out", err=True)
@@ -109,13 +109,13 @@ def systems(
 
 
 def all_systems() -> list[System]:
-    """Every system, by its number."""
+    """All systems, in the order of their numbers."""
     rows = json.loads(LIST.read_text(encoding="utf-8"))
     return [System(**{key: _frozen(held) for key, held in row.items()}) for row in rows]
 
 
 def all_standings(results: Sequence[Result]) -> dict[System, list[Standing]]:
-    """Every system with what its recipes reached, by its number."""
+    """All systems with the results of their recipes."""
     recipes = list_recipes()
     return {system: standings(system, recipes, results) for system in all_systems()}
 
@@ -123,7 +123,7 @@ def all_standings(results: Sequence[Result]) -> dict[System, list[Standing]]:
 def standings(
     system: System, recipes: Mapping[str, Facts], results: Sequence[Result]
 ) -> list[Standing]:
-    """What the recipes of a system reached, beside what was published."""
+    """The results of the recipes of a system, with the published numbers."""
     ours = {row.recipe: row.value for row in results}
     found = [recipes[name] for name in system.recipes if name in recipes]
     return [
@@ -140,7 +140,7 @@ def standings(
 
 
 def as_dict(system: System, found: Sequence[Standing]) -> dict[str, Any]:
-    """A system as JSON can hold it."""
+    """A system as JSON."""
     return {
         "number": system.number,
         "group": system.group,
@@ -166,7 +166,7 @@ def systems_page(found: Mapping[System, Sequence[Standing]]) -> str:
 
 
 def _rows(system: System, reached: Sequence[Standing]) -> Iterator[str]:
-    """A row for each recipe, and one for the commands; what is said of it stands in the first."""
+    """A row for each recipe and one for the commands; only the first row describes the system."""
     files = ", ".join(f"[`{Path(file).name}`](../saccade/{file})" for file in system.files)
     about = (system.number, system.name, files)
     published = f"Published: {system.published}." if system.published else ""
@@ -182,18 +182,18 @@ def _rows(system: System, reached: Sequence[Standing]) -> Iterator[str]:
 def _cells(standing: Standing) -> tuple[str, ...]:
     published = "" if standing.published is None else f"{standing.published:.4g}"
     ours = "not run yet" if standing.ours is None else f"{standing.ours:.4g}"
-    # A comparison stands beside what it leaves out.
+    # A comparison with a published number needs its caveats in the same row.
     note = standing.note if published else ""
     return f"`saccade train {standing.recipe}`", standing.metric, published, ours, note
 
 
 def _frozen(held: Any) -> Any:
-    """A list once each: where files were put together, a row may name one several times."""
+    """Lists as tuples without duplicates: a row may name a file several times after a merge."""
     return tuple(dict.fromkeys(held)) if isinstance(held, list) else held
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; its exit code."""
+    """Run the script and return its exit code."""
     return run_script("systems", Command(systems, EXAMPLES), arguments)
 
 

@@ -1,4 +1,4 @@
-"""Memory stays with the process: counted by the pages that the system has to bring again."""
+"""Freed memory stays with the process, measured by page faults; models that exceed memory."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def faults_of_a_piece():
     before = faults()
     torch.ones(20_000_000).sum()
     return faults() - before
-# The heap may grow a few times more before a piece lies where the last one was: the least counts.
+# The heap may grow a few more times before it reuses memory, so the minimum counts.
 print(min(faults_of_a_piece() for _ in range(16)), bool(torch.tensor(1e-39) * 1 > 0))
 """
 
@@ -64,7 +64,7 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypa
     assert not filled and "smaller widths" in refused.value.hint
     with optim.within_memory(copies=1):
         nn.Linear(20_000, 20_000)
-    nn.Linear(40_000, 30_000)  # outside nobody counts
+    nn.Linear(40_000, 30_000)  # outside the block nothing is counted
     assert len(filled) == 2
 
 
