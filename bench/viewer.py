@@ -28,7 +28,20 @@ TEXT = (
     "The old lighthouse keeper walked slowly down to the harbour, where he saw a small boat "
     "and a {}"
 )
-LAST_WORDS = ("dog", "cat", "man", "boy", "girl", "bird", "fish", "box", "net", "lamp", "rope", "book")
+WORDS = (
+    "dog",
+    "cat",
+    "man",
+    "boy",
+    "girl",
+    "bird",
+    "fish",
+    "box",
+    "net",
+    "lamp",
+    "rope",
+    "book",
+)
 CROWD = 200
 # One client, as in a browser: opening a new connection takes longer than a head card.
 CLIENT = httpx.Client(timeout=120, limits=httpx.Limits(max_connections=CROWD))
@@ -53,7 +66,7 @@ def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
     """The same reading in Python and from the server, alternating; a new text each time."""
     lenses = next(iter(opened.lenses.values()))
     python, page = [], []
-    for word in ("sun", *LAST_WORDS[:rounds]):
+    for word in ("sun", *WORDS[:rounds]):
         text = TEXT.format(word)
         python.append(_timed(partial(lenses.read, text, unembedding=True)))
         page.append(_timed(partial(_ask, url, "reading", text=text)))
@@ -70,7 +83,7 @@ def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
 
 def _cards(opened: Opened, url: str) -> dict[str, Any]:
     """Head cards after the map: the model does not run again."""
-    text, at = TEXT.format(LAST_WORDS[0]), opened.model.layers
+    text, at = TEXT.format(WORDS[0]), opened.model.layers
     _ask(url, "reading", text=text)
     cards = [
         _timed(partial(_ask, url, "head", text=text, layer=layer.index, head=0)) for layer in at
@@ -93,7 +106,11 @@ def _load(url: str) -> dict[str, Any]:
 
     def unknown(number: int) -> tuple[int, float]:
         began = time.perf_counter()
-        question = {"text": TEXT.format(LAST_WORDS[number % len(LAST_WORDS)]), "layer": 0, "head": 0}
+        question = {
+            "text": TEXT.format(WORDS[number % len(WORDS)]),
+            "layer": 0,
+            "head": 0,
+        }
         reply = CLIENT.post(f"{url}/api/head", json={**question, "position": number % 15})
         return reply.status_code, time.perf_counter() - began
 
