@@ -40,12 +40,12 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
 
     (text := tmp_path / "story.txt").write_text(STORY * 9, encoding="utf-8")
     own = ["--plugin", str(examples["narrow.py"]), "--model", stories.name]
-    names = ["--kind", "narrow", "--objective", "first-word", "--method", "train"]
+    names = ["--kind", "narrow", "--objective", "first-token", "--method", "train"]
     sizes = ["--steps", "3", "--window", "31", "--tokens", "400"]
     corpus = ["--corpus", str(text), "--out", str(tmp_path / "lens")]
     assert main(["lens", "fit", *own, *names, *sizes, *corpus, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)["provenance"]
-    assert (made["kind"], made["objective"], made["method"]) == ("narrow", "first-word", "train")
+    assert (made["kind"], made["objective"], made["method"]) == ("narrow", "first-token", "train")
     assert main(["read", STORY[:30], *own, "--lens", str(tmp_path / "lens"), "--json"]) == 0
     heads = json.loads(capsys.readouterr().out)["heads"]
     assert len(heads) == 8 and all(head["predicts"] for head in heads)

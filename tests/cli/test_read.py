@@ -96,11 +96,11 @@ def read(folder, saved, capsys, monkeypatch, tmp_path):
 def test_the_heads_that_say_most_are_shown_first(read, lenses):
     code, out, err = read(TEXT)
     assert code == 0 and err == ""
-    names = [line.split()[0] for line in out.splitlines() if " says  " in line]
+    names = [line.split()[0] for line in out.splitlines() if "  lens  " in line]
     assert names == [head.name for head in lenses.read(TEXT).ranked()[:8]]
     assert "\x1b" not in out  # not a terminal: no colours
-    for tokens in ("predicts", "adds", "suppresses", "attends to", "lens ", "logit "):
-        assert tokens in out
+    for label in ("predicts", "adds", "suppresses", "attends to", "quality ", "direct "):
+        assert label in out
 
 
 def test_json_is_the_reading_of_the_shown_heads(read, lenses):

@@ -117,13 +117,13 @@ def test_an_encoder_decoder_is_refused():
 
 
 def test_a_stream_that_is_projected_before_it_is_unembedded_is_refused():
-    config = OPTConfig(**SMALL, ffn_dim=53, token_embed_proj_dim=26, do_layer_norm_before=False)
+    config = OPTConfig(**SMALL, ffn_dim=53, word_embed_proj_dim=26, do_layer_norm_before=False)
     with pytest.raises(ModelError, match=r"goes through decoder\.project_out, a linear map"):
         wrap_model(build(config), None, name="opt-350m")
 
 
 def test_heads_without_a_direct_path_can_be_read_but_not_attributed(ids):
-    config = OPTConfig(**SMALL, ffn_dim=53, token_embed_proj_dim=42, do_layer_norm_before=False)
+    config = OPTConfig(**SMALL, ffn_dim=53, word_embed_proj_dim=42, do_layer_norm_before=False)
     model = wrap_model(build(config), None, name="post-norm")
     assert isinstance(model.final_norm.module, nn.Identity)
     captured = capture(model, ids, residual=True)

@@ -340,7 +340,7 @@ def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_
     assert last.direct is None and last.attends == () and last.unembedded == ()
     with pytest.raises(LensError, match="nothing here contributes directly"):
         reading.ranked("direct")
-    assert reading.to_table(heads=2).count("lens") == 3  # two entries and the legend
+    assert reading.to_table(heads=2).count("  lens  ") == 2  # one per entry
     assert f'"layer":{LAYERS - 1},"head":null' in reading.to_html()
 
 

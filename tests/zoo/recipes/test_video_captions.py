@@ -74,5 +74,5 @@ def test_every_system_trains_is_evaluated_and_traced(little_mnist, tmp_path, nam
     assert film.image.shape == (40, 40 * N_FRAMES)
     assert matrix.steps == film.steps and matrix.memory[0] == "frame 1"
     torch.testing.assert_close(matrix.weights, film.heat[:, 0])
-    with pytest.raises(UsageError, match="the number of a test film, 0 to 36, got '99'"):
+    with pytest.raises(UsageError, match="the number of a test video, 0 to 36, got '99'"):
         recipe.trace(run, "99")
