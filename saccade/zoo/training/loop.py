@@ -309,10 +309,10 @@ def _step(run: Run, batch: Any) -> None:
     with torch.autocast(run.device.type, dtype=torch.bfloat16, enabled=is_rounded):
         out = run.loss(moved(share.batch, run.device))
     n = 0 if share.is_idle else out.n
-    total, loss = _agree(run, n), out.loss
-    if run.processes.world > 1:
-        # Gradients are averaged over processes; this gives the gradient of the mean over all units.
-        loss = loss * (n * run.processes.world / total)
+    total = _agree(run, n)
+    # Gradients are averaged over processes; this gives the gradient of the mean over all units.
+    # In one process the factor is 1.
+    loss = out.loss * (n * run.processes.world / total)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     norm = _clip(optimiser, run.config.clip)

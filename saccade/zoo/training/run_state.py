@@ -202,7 +202,7 @@ def begin_run(
     _check_folder(place, job, about, resume=resume)
     processes.wait()  # all have checked before the first one writes
     log = Log(place.log)
-    if processes.is_first and not (place.exists() and place.has_kept()):
+    if processes.is_first:
         place.begin(_manifest(job, about, processes), job.kept)
     device = device_of(job.config.device)
     job.model.to(device)

@@ -176,6 +176,16 @@ def test_a_run_that_was_not_touched_is_accepted(copied):
     assert load_trace(copied / "trace").steps
 
 
+def test_a_run_that_lost_what_it_kept_is_refused_and_not_given_it_anew(copied):
+    """Only a run without a checkpoint may have been killed before it was written."""
+    from tiny import TINY
+
+    (copied / "run" / "kept.json").unlink()
+    with pytest.raises(SaccadeError, match=r"kept.json was changed after it was written"):
+        train_recipe(TINY, copied / "run", resume=True)
+    assert not (copied / "run" / "kept.json").exists()
+
+
 @pytest.mark.parametrize(
     "line",
     ['{"step": -1}', '{"step": "x", "loss": 1}', "[1]", "{", "null", '{"step": 1, "loss": "x"}'],

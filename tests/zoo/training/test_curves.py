@@ -23,6 +23,13 @@ def test_loss_and_score_are_drawn_over_the_steps(tmp_path):
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_panel_is_as_high_beside_another_as_alone():
+    alone, both = (draw_curves(lines, score="bleu") for lines in (LINES[:1], LINES))
+    assert len(alone.axes) == 1 and len(both.axes) == 2
+    assert both.get_figwidth() == alone.get_figwidth()
+    assert both.get_figheight() == 2 * alone.get_figheight()
+
+
 @pytest.mark.parametrize("lines", [[], LINES[:1], LINES[2:3]])
 def test_what_is_not_there_yet_is_left_out(lines, tmp_path):
     save_curves(tmp_path / "loss.png", lines, score="odd")

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from saccade.distributed import Processes
 from saccade.errors import TrainingError
 from saccade.zoo.training.checkpoint import load_checkpoint
 from saccade.zoo.training.job import Carried, Curriculum, Job, LossOut
-from saccade.zoo.training.loop import train
+from saccade.zoo.training.loop import train, why_over
 from saccade.zoo.training.run_folder import RunFolder
+from saccade.zoo.training.run_state import begin_run
 from saccade.zoo.training.settings import TrainConfig
 
 
@@ -376,20 +378,43 @@ def test_minutes_are_a_limit_and_a_run_can_be_given_more(tiny_job, tmp_path):
     assert metrics["ended"] == "0.005 minutes" and metrics["steps"] > 3
     more = train(tiny_job(epochs=0, minutes=0.6 / 60), tmp_path / "run", resume=True).metrics
     assert more["steps"] > metrics["steps"] and more["minutes"] >= 0.01
+    assert len(str(more["minutes"])) <= len("0.01")  # pages show it as it is
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("counts", torch.arange(5))
 
 
 def test_what_is_made_by_counting_is_validated_and_kept(tiny_job, tmp_path):
-    class Counts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("counts", torch.arange(5))
-
     job = tiny_job(epochs=0)
     job = replace(job, model=Counts(), validate=lambda model: {"nll": float(model.counts.sum())})
     metrics = train(job, tmp_path / "run").metrics
     assert metrics["ended"] == "nothing to train" and metrics["validation"] == {"nll": 10.0}
     best, _ = RunFolder(tmp_path / "run").read_best()
     assert best["counts"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_made_by_counting_has_no_gradients_for_several_processes_to_share(
+    tiny_job, tmp_path
+):
+    """DistributedDataParallel refuses a model without weights."""
+
+    class Alone(Processes):
+        def wait(self):
+            pass
+
+    run = begin_run(
+        replace(tiny_job(epochs=0), model=Counts()),
+        tmp_path / "run",
+        about={},
+        resume=False,
+        processes=Alone(rank=0, world=2),
+        is_interrupted=lambda: False,
+        progress=None,
+    )
+    assert why_over(run) == "nothing to train"
 
 
 def test_the_mean_of_the_last_weights_is_kept_if_it_is_better(tmp_path):

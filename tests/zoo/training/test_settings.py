@@ -8,7 +8,14 @@ import pytest
 
 from saccade.errors import RecipeError, UsageError
 from saccade.zoo.recipes.recipe import all_recipes, find_recipe
-from saccade.zoo.training.settings import TrainConfig, list_settings, read_settings, with_settings
+from saccade.zoo.training.settings import (
+    Share,
+    TrainConfig,
+    list_settings,
+    problem_of,
+    read_settings,
+    with_settings,
+)
 
 TRAINING = TrainConfig(epochs=5)
 
@@ -120,6 +127,19 @@ def test_values_out_of_range_are_refused_all_in_one_message():
         "minutes: expected a finite number, got inf; betas: expected less than 1, got 2.0; "
         f"seed: expected at most 4294967295, got {'9' * 23}"
     )
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_every_value_of_a_tuple_is_checked_whether_their_number_is_fixed_or_not(n):
+    fixed = tuple[(Share,) * n]
+    for kind in (fixed, tuple[Share, ...]):
+        assert problem_of((0.5,) * n, kind) == ""
+        for at in range(n):
+            values = tuple(2.0 if i == at else 0.5 for i in range(n))
+            assert problem_of(values, kind) == "expected at most 1, got 2.0"
+    longer = (0.5,) * (n + 1)
+    assert problem_of(longer, fixed) == f"expected {n} values, got {longer}"
+    assert problem_of(longer, tuple[Share, ...]) == ""
 
 
 def numbers_of(kind):
