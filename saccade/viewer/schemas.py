@@ -36,8 +36,7 @@ class _Change(Question):
 
 
 class AblateChange(_Change):
-    """Replace a head's activation by zero, by its mean, or by one from a random position of other
-    text."""
+    """Replace a head's activation by zero, its mean, or one from a random position."""
 
     kind: Literal["ablate"]
     head: Layer
