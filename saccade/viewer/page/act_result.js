@@ -49,7 +49,12 @@ export function drawResult(found) {
             "div",
             { class: "two" },
             make("div", { class: "continuation" }, make("h3", {}, "before"), found.continuation),
-            make("div", { class: "continuation" }, make("h3", {}, "after"), found.continuation_after ?? ""),
+            make(
+              "div",
+              { class: "continuation" },
+              make("h3", {}, "after"),
+              found.continuation_after ?? "",
+            ),
           ),
         )
       : null,

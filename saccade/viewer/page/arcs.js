@@ -34,7 +34,11 @@ export function arcs({ tokens, row, at, onchoose, title }) {
       from === at
         ? loop(right, base)
         : `M ${left} ${base} C ${left} ${base - high}, ${right} ${base - high}, ${right} ${base}`;
-    surface.path(d, { stroke: themeColour("arc"), width: 0.8 + 5 * weight, opacity: 0.25 + 0.7 * weight });
+    surface.path(d, {
+      stroke: themeColour("arc"),
+      width: 0.8 + 5 * weight,
+      opacity: 0.25 + 0.7 * weight,
+    });
   });
   tokens.forEach((text, position) =>
     drawToken(surface, { text, position, token: boxes[position], base, scale, row, at, onchoose }),

@@ -36,7 +36,7 @@ function ramp(names) {
   if (!cached.ramps[key]) {
     const stops = names.map((name) => rgb(themeColour(name)));
     const parts = Array.from({ length: 256 }, (_, i) => mixed(stops, i / 255));
-    cached.ramps[key] = { parts, texts: parts.map(css), inks: parts.map(readable) };
+    cached.ramps[key] = { parts, texts: parts.map(css), textColours: parts.map(readable) };
   }
   return cached.ramps[key];
 }
@@ -67,7 +67,8 @@ export function scaleOf(
     high: isSigned ? reach : most,
     parts: (value) => colours().parts[at(value)],
     colour: (value) => (Number.isFinite(value) ? colours().texts[at(value)] : themeColour("none")),
-    textColour: (value) => (Number.isFinite(value) ? colours().inks[at(value)] : themeColour("soft")),
+    textColour: (value) =>
+      Number.isFinite(value) ? colours().textColours[at(value)] : themeColour("soft"),
   };
 }
 

@@ -33,7 +33,14 @@ export function canvasSurface(context) {
       words,
       x,
       y,
-      { size = 12, fill = themeColour("ink"), anchor = "start", turn = 0, mono = false, weight = 400 } = {},
+      {
+        size = 12,
+        fill = themeColour("ink"),
+        anchor = "start",
+        turn = 0,
+        mono = false,
+        weight = 400,
+      } = {},
     ) {
       context.save();
       context.translate(x, y);
@@ -89,7 +96,14 @@ export function svgSurface(root) {
       words,
       x,
       y,
-      { size = 12, fill = themeColour("ink"), anchor = "start", turn = 0, mono = false, weight = 400 } = {},
+      {
+        size = 12,
+        fill = themeColour("ink"),
+        anchor = "start",
+        turn = 0,
+        mono = false,
+        weight = 400,
+      } = {},
     ) {
       return add(
         makeSvg(

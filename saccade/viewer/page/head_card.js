@@ -61,11 +61,18 @@ export function cardFacts(card) {
   return make(
     "dl",
     { class: "facts" },
-    lens ? fact(`KL from the baseline (${lens.name})`, `${fixed(lens.kl_from_baseline)} nats`) : null,
+    lens
+      ? fact(`KL from the baseline (${lens.name})`, `${fixed(lens.kl_from_baseline)} nats`)
+      : null,
     card.direct === null
       ? null
       : fact(
-          make("span", {}, "direct effect on ", make("span", { class: "token" }, dotted(card.token.text))),
+          make(
+            "span",
+            {},
+            "direct effect on ",
+            make("span", { class: "token" }, dotted(card.token.text)),
+          ),
           `${signed(card.direct)} logits`,
         ),
     card.entropy === null ? null : fact("attention entropy", `${fixed(card.entropy)} nats`),

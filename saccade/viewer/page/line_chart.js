@@ -34,7 +34,10 @@ export function lineChart({ series, x, y, title, height = 220, mark = null, refe
         stroke: themeColour("soft"),
         dash: "5 4",
       });
-      surface.text(reference.name, LEFT + 6, up(reference.value) - 5, { size: 11, fill: themeColour("soft") });
+      surface.text(reference.name, LEFT + 6, up(reference.value) - 5, {
+        size: 11,
+        fill: themeColour("soft"),
+      });
     }
     const ends = [];
     series.forEach((line, at) =>

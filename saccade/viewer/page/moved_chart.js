@@ -41,7 +41,9 @@ function chart(tokens, width, hasLens) {
     half = (width - room - 2 * NUMBER_WIDTH) / 2,
     zero = room + NUMBER_WIDTH + half,
     unit = half / most;
-  surface.path(`M ${zero} ${TOP - 6} V ${TOP + ROW * tokens.length}`, { stroke: themeColour("line") });
+  surface.path(`M ${zero} ${TOP - 6} V ${TOP + ROW * tokens.length}`, {
+    stroke: themeColour("line"),
+  });
   surface.text("less likely", zero - 8, 12, { size: 11, fill: themeColour("soft"), anchor: "end" });
   surface.text("more likely", zero + 8, 12, { size: 11, fill: themeColour("soft") });
   tokens.forEach((token, at) => {
@@ -60,7 +62,14 @@ function chart(tokens, width, hasLens) {
       fill: themeColour(token.actual < 0 ? "drop" : "add"),
     });
     if (token.predicted !== null)
-      bar(surface, { zero, unit, value: token.predicted, y: y + 15, height: 6, fill: themeColour("pale") });
+      bar(surface, {
+        zero,
+        unit,
+        value: token.predicted,
+        y: y + 15,
+        height: 6,
+        fill: themeColour("pale"),
+      });
     const left = token.actual < 0;
     surface.text(signed(token.actual), zero + token.actual * unit + (left ? -6 : 6), y + 13, {
       size: 11,

@@ -77,7 +77,8 @@ function currentQuestions() {
 
 async function saveHtml() {
   const state = Object.fromEntries(Object.entries(getState()).filter(([, value]) => value !== ""));
-  download(nameFor(".html"), await requestFile("save", { state, questions: currentQuestions().slice(-MOST) }));
+  const questions = currentQuestions().slice(-MOST);
+  download(nameFor(".html"), await requestFile("save", { state, questions }));
 }
 
 async function saveJson() {

@@ -134,7 +134,9 @@ function fileButtons(state, question, changes) {
       draft.isApplied = true;
       setState({ screen: "prompt" }, { isStep: true });
     }),
-    button("Download the edit", async () => download("edit.zip", await requestFile("edit", question))),
+    button("Download the edit", async () =>
+      download("edit.zip", await requestFile("edit", question)),
+    ),
     button("Download the question", async () => downloadJson("act.json", question)),
     output,
   ];

@@ -64,7 +64,9 @@ export function positionsScreen() {
       ),
     );
     const question = positionsQuestion(state);
-    main.fill(JSON.stringify([question, colouredBy]), () => positionGrid(state, question, colouredBy));
+    main.fill(JSON.stringify([question, colouredBy]), () =>
+      positionGrid(state, question, colouredBy),
+    );
     const key = JSON.stringify([question, state.pins, state.at]);
     ranks.fill(key, () => rankChart(state, question));
   };
