@@ -20,8 +20,8 @@ import uvicorn
 
 from saccade.viewer.app import make_app
 from saccade.viewer.security import Address
-from saccade.viewer.session import Desk
-from saccade.viewer.worker import Opened, ViewConfig, open_model_and_lenses
+from saccade.viewer.session import Session
+from saccade.viewer.worker import OpenedModel, ViewConfig, open_model_and_lenses
 
 # Twenty tokens of the default model; the last word makes each text a new one.
 TEXT = (
@@ -56,13 +56,13 @@ def main() -> None:
     given = parser.parse_args()
     config = ViewConfig(model=given.model, lenses=tuple(given.lens))
     opened = open_model_and_lenses(config, lambda *_: None)
-    desk = Desk(ViewConfig(has_model=False))
-    desk.take(opened)
-    url = _serve(desk)
+    session = Session(ViewConfig(has_model=False))
+    session.use(opened)
+    url = _serve(session)
     print(json.dumps({**_readings(opened, url, given.rounds), **_cards(opened, url), **_load(url)}))
 
 
-def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
+def _readings(opened: OpenedModel, url: str, rounds: int) -> dict[str, Any]:
     """The same reading in Python and from the server, alternating; a new text each time."""
     lenses = next(iter(opened.lenses.values()))
     python, page = [], []
@@ -81,7 +81,7 @@ def _readings(opened: Opened, url: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def _cards(opened: Opened, url: str) -> dict[str, Any]:
+def _cards(opened: OpenedModel, url: str) -> dict[str, Any]:
     """Head cards after the map: the model does not run again."""
     text, at = TEXT.format(WORDS[0]), opened.model.layers
     _ask(url, "reading", text=text)
@@ -143,11 +143,11 @@ def _timed(work: Any) -> float:
     return time.perf_counter() - began
 
 
-def _serve(desk: Desk) -> str:
+def _serve(session: Session) -> str:
     at = socket.socket()
     at.bind(("127.0.0.1", 0))
     port = at.getsockname()[1]
-    app = make_app(desk, Address(port=port))
+    app = make_app(session, Address(port=port))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
     threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True).start()
     while not server.started:

@@ -95,19 +95,19 @@ def click(model: Path, folder: Path) -> set[str]:
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.viewer.app import make_app
     from saccade.viewer.security import Address
-    from saccade.viewer.session import Desk
-    from saccade.viewer.worker import Opened, ViewConfig
+    from saccade.viewer.session import Session
+    from saccade.viewer.worker import OpenedModel, ViewConfig
 
     loaded = open_model(model)
-    opened = Opened(model=loaded, lenses={"lens": load_lenses(folder / "lens", loaded)})
+    opened = OpenedModel(model=loaded, lenses={"lens": load_lenses(folder / "lens", loaded)})
     question = {"text": PROMPT, "layer": 1, "head": 2}
     with files_called() as files:  # the threads of the server start in this block
-        desk = Desk(ViewConfig(has_model=False))
-        desk.take(opened)
-        client = TestClient(make_app(desk, Address(port=8000)), base_url="http://127.0.0.1:8000")
+        session = Session(ViewConfig(has_model=False))
+        session.use(opened)
+        client = TestClient(make_app(session, Address(port=8000)), base_url="http://127.0.0.1:8000")
         with client:
             reply = client.post("/api/head", json=question)
-    desk.close()
+    session.close()
     if reply.status_code != 200:
         sys.exit(f"error: the viewer answered {reply.text}")
     return files

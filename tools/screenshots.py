@@ -1,4 +1,4 @@
-"""Take the screenshots in `docs/viewer`: every screen, and every run with a trace.
+"""The screenshots of the viewer in `docs/viewer`: every screen, and every run that can be traced.
 
     python tools/screenshots.py runs/ --lens lenses/closed --lens lenses/polished
     python tools/screenshots.py runs/ --no-model --only traces --out /tmp --json
@@ -30,8 +30,8 @@ python tools/screenshots.py runs/ --lens lenses/closed --lens lenses/polished
 python tools/screenshots.py runs/ --no-model --only traces --out /tmp --json
 """
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-STILL = 6  # checks in a row without anything loading
-PATIENCE = 600_000  # timeout in milliseconds, with the time to open the model
+STABLE_CHECKS = 6  # consecutive checks without a pending request
+TIMEOUT = 600_000  # milliseconds, including the opening of the model
 TEXT = "The Eiffel Tower is located in the city of"
 ROME = "The Colosseum is located in the city of"
 TRANSLATE = "Translate to French: cheese =>"
@@ -43,7 +43,7 @@ CHANGES = [
 
 
 class Shot(NamedTuple):
-    """A screenshot and the state of its view."""
+    """A screenshot: its file name and the state of the page."""
 
     name: str
     state: dict[str, Any]
@@ -74,18 +74,18 @@ def screenshots(
         list[Path] | None, typer.Argument(help="Folders with runs and traces. Default: none.")
     ] = None,
     lens: Annotated[
-        list[str] | None, typer.Option(help="A folder or a hub name; can be repeated.")
+        list[str] | None, typer.Option(help="A folder or a hub name; repeatable.")
     ] = None,
     no_model: Annotated[
-        bool, typer.Option("--no-model", help="Open no model: only screenshots of runs.")
+        bool, typer.Option("--no-model", help="Open no model: screenshots of runs only.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help="Take only this screenshot; can be repeated.")
+        list[str] | None, typer.Option(help="Take only this screenshot; repeatable.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The output folder.")] = Path("docs/viewer"),
+    out: Annotated[Path, typer.Option(help="Folder of the screenshots.")] = Path("docs/viewer"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a screenshot of every screen of the viewer and of every run with a trace."""
+    """Take a screenshot of every screen of the viewer, and of every run that can be traced."""
     view = [sys.executable, "-m", "saccade", "view", "--no-browser", *map(str, folders or [])]
     view += [word for each in lens or [] for word in ("--lens", each)]
     view += ["--no-model"] if no_model else []
@@ -98,11 +98,11 @@ def screenshots(
 
 
 def chosen(shots: Mapping[str, Shot], only: Sequence[str] | None) -> list[Shot]:
-    """The selected screenshots. Default: all."""
+    """The requested screenshots; by default all."""
     for name in only or ():
         if name not in shots:
-            hint = suggest(name, shots, f"pictures are {', '.join(shots)}")
-            raise UsageError(f"there is no picture {name!r}", hint=hint)
+            hint = suggest(name, shots, f"screenshots are {', '.join(shots)}")
+            raise UsageError(f"there is no screenshot {name!r}", hint=hint)
     return [shot for name, shot in shots.items() if not only or name in only]
 
 
@@ -113,7 +113,7 @@ def opened_browser() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
         raise MissingPackageError(
-            "taking pictures needs the package 'playwright'", hint="make setup"
+            "screenshots need the package 'playwright'", hint="make setup"
         ) from error
 
     chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
@@ -128,13 +128,13 @@ def opened_browser() -> Iterator[Any]:
 
 @contextmanager
 def served(command: Sequence[str]) -> Iterator[str]:
-    """Start a viewer and give its address; it stops at the end of the block."""
+    """Start a viewer and yield its address; the viewer stops when the block ends."""
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None, "stdout is a pipe"
     try:
         address = server.stdout.readline().strip()
         if not address:
-            raise SaccadeError("the viewer did not start", hint="its own error is above")
+            raise SaccadeError("the viewer did not start", hint="its error message is above")
         yield address
     finally:
         server.terminate()
@@ -143,7 +143,7 @@ def served(command: Sequence[str]) -> Iterator[str]:
 
 
 def run_shots(browser: Any, address: str) -> list[Shot]:
-    """A screenshot of each run that has a trace and an example input."""
+    """A screenshot of each run that can be traced and has an example."""
     page = browser.new_page()
     page.goto(address)
     runs = page.evaluate("async () => (await fetch('/api/runs')).json()")
@@ -156,20 +156,20 @@ def run_shots(browser: Any, address: str) -> list[Shot]:
 
 
 def take(browser: Any, address: str, shot: Shot, folder: Path) -> Path:
-    """Write one screenshot and return its path."""
+    """Take one screenshot; returns its path."""
     context = browser.new_context(
         viewport={"width": shot.width, "height": shot.height}, color_scheme=shot.scheme
     )
     page = context.new_page()
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT)
     state = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in shot.state.items())
     page.goto(f"{address}#{state}")
     page.wait_for_selector("main .panel, main .gallery")
     busy = "() => !!document.querySelector('#opening > *, main [aria-busy], main .waiting')"
-    still = 0
-    while still < STILL:  # a part may start to load after another has finished
+    stable = 0
+    while stable < STABLE_CHECKS:  # one part may start to load after another
         page.wait_for_timeout(250)
-        still = 0 if page.evaluate(busy) else still + 1
+        stable = 0 if page.evaluate(busy) else stable + 1
     path = folder / f"{shot.name}.png"
     page.screenshot(path=path)
     context.close()
@@ -177,7 +177,7 @@ def take(browser: Any, address: str, shot: Shot, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script and return its exit code."""
+    """Run the tool; returns its exit code."""
     return run_script("screenshots", Command(screenshots, EXAMPLES), arguments)
 
 

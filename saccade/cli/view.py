@@ -1,4 +1,4 @@
-"""`saccade view`: a page where every head and every trace can be looked at."""
+"""`saccade view`: a web page that shows every head and every trace."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RUNS = Path("runs")
 def view(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="Runs, saved traces, or folders of such; runs/ without."),
+        typer.Argument(help="Runs, saved traces, or folders of them. Default: runs/."),
     ] = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     lens: Annotated[
         list[str] | None,
         typer.Option(
-            help="A folder or a hub name; may be given again. Where `lens fit` puts it without."
+            help="A folder or a hub name; repeatable. Default: where `lens fit` writes it."
         ),
     ] = None,
     data: Annotated[
@@ -43,33 +43,35 @@ def view(
         bool, typer.Option("--no-model", help="Show runs and traces only.")
     ] = False,
     host: Annotated[
-        str, typer.Option(help="Another address lets others in; it needs a token.")
+        str,
+        typer.Option(help="Any address but loopback is open to other machines; it needs a token."),
     ] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option(help="The first free one without it.", min=0, max=65535)
+        int | None, typer.Option(help="Default: the first free one.", min=0, max=65535)
     ] = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address.")
     ] = False,
     route: Annotated[
         str | None,
-        typer.Option("--print", help="Print the answer of a route as JSON, and serve nothing."),
+        typer.Option("--print", help="Print the answer of a route as JSON; start no server."),
     ] = None,
     ask: Annotated[
         str, typer.Option(help="The question: JSON, a file with it, or - for stdin.")
     ] = "{}",
     save: Annotated[
-        Path | None, typer.Option(help="Write a page about --text that works offline instead.")
+        Path | None,
+        typer.Option(help="Write a page about --text that works offline; start no server."),
     ] = None,
     text: Annotated[str | None, typer.Option(help="The prompt of the saved page.")] = None,
     plugin: Annotated[
         Path | None, typer.Option(help="A Python file with a lens or recipe of your own.")
     ] = None,
 ) -> None:
-    """Open a page with what every head says and where every trained model looks.
+    """Open a page with the lens predictions of every head and the traces of trained models.
 
-    The page is on this machine alone and nothing leaves it. It only draws JSON, and --print shows
-    the same JSON here: saccade/viewer/README.md lists the routes. Ctrl-C ends it.
+    The page is served on this machine only, and no data leave it. It draws JSON, and --print prints
+    the same JSON: saccade/viewer/README.md lists the routes. Ctrl-C stops it.
     """
     refuse_trusted_stdin(ask, trust_remote_code=trust_remote_code)
     load_plugin(plugin)
@@ -100,12 +102,18 @@ def view(
 def _serve(config: ViewConfig, *, host: str, port: int | None, is_opening_browser: bool) -> None:
     from saccade.viewer.server import serve
 
-    def tell(url: str) -> None:
+    def show_address(url: str) -> None:
         typer.echo(url)
-        typer.echo("Ctrl-C ends it", err=True)
-        sys.stdout.flush()  # whoever started us reads the address from here
+        typer.echo("Ctrl-C stops it", err=True)
+        sys.stdout.flush()  # a parent process reads the address from here
 
-    serve(config, host=host, port=port, tell=tell, is_opening_browser=is_opening_browser)
+    serve(
+        config,
+        host=host,
+        port=port,
+        on_address=show_address,
+        is_opening_browser=is_opening_browser,
+    )
 
 
 def _question(ask: str) -> dict[str, Any]:
@@ -116,7 +124,9 @@ def _question(ask: str) -> dict[str, Any]:
     except StoreError as error:
         raise UsageError(str(error), hint='give JSON such as \'{"text": "The cat"}\'') from error
     if not isinstance(found, dict):
-        raise UsageError("the question is no JSON object", hint='such as \'{"text": "The cat"}\'')
+        raise UsageError(
+            "the question is not a JSON object", hint='such as \'{"text": "The cat"}\''
+        )
     return found
 
 
@@ -127,12 +137,12 @@ def _answer(config: ViewConfig, route: str, question: dict[str, Any]) -> str:
     try:
         return found.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{route} gives a file, no JSON", hint="ask for `act`") from error
+        raise UsageError(f"{route} returns a file, not JSON", hint="use `act`") from error
 
 
 def _save(config: ViewConfig, text: str | None, path: Path) -> None:
     if text is None or not text.strip():
-        raise UsageError("a saved page is about a prompt", hint='give one with --text "..."')
+        raise UsageError("a saved page needs a prompt", hint='give one with --text "..."')
 
     from saccade.store.atomic import atomic_file
     from saccade.viewer.app import page_about

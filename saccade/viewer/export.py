@@ -1,14 +1,14 @@
-"""The one renderer: the viewer's page and some JSON, packed into one file that works offline.
+"""Export: the viewer's page and its JSON in one HTML file that works offline.
 
-`read --html`, `trace --html`, what a notebook shows under a cell, `saccade.show` and the page that
-the viewer saves are all made here. Python draws nothing: the page's own modules draw the JSON of a
+`read --html`, `trace --html`, the output of a notebook cell, `saccade.show` and the page that the
+viewer saves are all written here. Python draws nothing: the page's own modules draw the JSON of a
 reading or of traces, as they draw the answers of the server.
 
-This module lives with the page but stands on the floor of the house: it knows JSON and the page's
-files and imports no model code, so that readings and traces can show themselves.
+This module is in the folder of the page, but every other part of the package may import it: it
+uses only JSON and the page's files, no model code, so that readings and traces can show themselves.
 
-The modules are put into an import map as ``data:`` addresses, so the file needs no build step and
-the modules stay as they are but for the names of what they import.
+The modules become ``data:`` URLs in an import map, so the file needs no build step; only the names
+in their import lines change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         """A reading, or a trace of any kind."""
 
         def to_dict(self) -> dict[str, Any]:
-            """All of it as JSON can hold it."""
+            """All of it, ready for JSON."""
             ...
 
 
@@ -57,10 +57,10 @@ _SCRIPT = re.compile(r'<script type="module" src="/page/main\.js"></script>')
 _IMPORT = re.compile(r'(\bfrom\s*|\bimport\s*)"\./([\w-]+\.js)"')
 
 
-# The page and its answers in one file.
+# The page and its answers as one file.
 
 
-class Kept(NamedTuple):
+class SavedAnswer(NamedTuple):
     """A question and its answer, as JSON."""
 
     route: str
@@ -69,23 +69,25 @@ class Kept(NamedTuple):
 
 
 def page_file(name: str) -> bytes | None:
-    """A file of the page by its name; None if there is none of that name."""
+    """A file of the page by its name; None if there is no such file."""
     folder = files("saccade.viewer") / "page"
     if name.rpartition(".")[2] not in PAGE_TYPES:
         return None
     for file in folder.iterdir():
-        if file.name == name and file.is_file():  # a name that is listed leads nowhere else
+        if file.name == name and file.is_file():  # only listed names: no path leads outside
             return file.read_bytes()
     return None
 
 
-def offline_page(state: Mapping[str, Any], kept: Sequence[Kept], *, title: str = "") -> str:
-    """One HTML file that begins with ``state`` and holds these answers."""
-    data = _packed(state, kept)
+def offline_page(
+    state: Mapping[str, Any], answers: Sequence[SavedAnswer], *, title: str = ""
+) -> str:
+    """One HTML file that starts in ``state`` and contains these answers."""
+    data = _inlined(state, answers)
     modules = _modules()
     imports = json.dumps({"imports": {f"saccade/{name}": url for name, url in modules.items()}})
     start = f'import "saccade/{MAIN}";'
-    # Hashes: of all that a page can run inline, these two and no other.
+    # Hashes: the page may run these two inline scripts and no other.
     allowed = " ".join(f"'sha256-{_sha256(each)}'" for each in (imports, start))
     policy = (
         f"default-src 'none'; script-src {allowed} data:; style-src 'unsafe-inline'; "
@@ -99,26 +101,26 @@ def offline_page(state: Mapping[str, Any], kept: Sequence[Kept], *, title: str =
         f'<script type="importmap">{imports}</script><script type="module">{start}</script>'
     )
     html = _SCRIPT.sub(lambda _: scripts, html)
-    assert "/page/" not in html.replace(data, ""), "index.html names a file in another way"
+    assert "/page/" not in html.replace(data, ""), "index.html refers to a file with an unknown tag"
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     html = re.sub(r"(<meta charset=[^>]*>)", lambda found: found[1] + meta, html, count=1)
     if title:
-        told = escape(title.encode("utf-8", errors="replace").decode("utf-8"))
-        html = re.sub(r"<title>.*?</title>", lambda _: f"<title>{told}</title>", html)
+        escaped = escape(title.encode("utf-8", errors="replace").decode("utf-8"))
+        html = re.sub(r"<title>.*?</title>", lambda _: f"<title>{escaped}</title>", html)
     return html
 
 
-def written(answer: Any) -> bytes:
-    r"""JSON; what it has no number for is null.
+def json_bytes(answer: Any) -> bytes:
+    r"""JSON as UTF-8; NaN and infinity become null.
 
-    >>> written({"a": [1.5, float("nan")], "b": "\u00e4"})
+    >>> json_bytes({"a": [1.5, float("nan")], "b": "\u00e4"})
     b'{"a":[1.5,null],"b":"\xc3\xa4"}'
     """
     try:
         text = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         text = json.dumps(_finite(answer), ensure_ascii=False, separators=(",", ":"))
-    # A token may hold half of a character, for which UTF-8 has no bytes.
+    # A token may be half of a character, which UTF-8 cannot encode.
     return text.encode("utf-8", errors="replace")
 
 
@@ -130,19 +132,19 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _packed(state: Mapping[str, Any], kept: Sequence[Kept]) -> str:
-    answers = ",".join(
+def _inlined(state: Mapping[str, Any], answers: Sequence[SavedAnswer]) -> str:
+    items = ",".join(
         f'{{"route":{json.dumps(each.route)},"question":{json.dumps(dict(each.question))},'
         f'"answer":{each.answer.decode("utf-8")}}}'
-        for each in kept
+        for each in answers
     )
-    whole = f'{{"state":{json.dumps(dict(state))},"answers":[{answers}]}}'
-    # What is in a script is not unescaped: a token that says </script> must not end it.
+    whole = f'{{"state":{json.dumps(dict(state))},"answers":[{items}]}}'
+    # HTML does not unescape the text of a script: the token "</script>" must not end it.
     return whole.replace("<", "\\u003c")
 
 
 def _modules() -> dict[str, str]:
-    """Every module that is needed, as an address that holds it."""
+    """Every module that the page imports, as a data: URL."""
     found: dict[str, str] = {}
     waiting = [MAIN]
     while waiting:
@@ -151,7 +153,7 @@ def _modules() -> dict[str, str]:
             continue
         text = _text(name)
         waiting += [each[2] for each in _IMPORT.finditer(text)]
-        # In a data: address there is no folder that "./" could be relative to.
+        # A data: URL has no folder that "./" could be relative to.
         text = _IMPORT.sub(lambda each: f'{each[1]}"saccade/{each[2]}"', text)
         found[name] = f"data:text/javascript;base64,{_base64(text.encode())}"
     return found
@@ -159,7 +161,7 @@ def _modules() -> dict[str, str]:
 
 def _text(name: str) -> str:
     content = page_file(name)
-    assert content is not None, f"the page names {name}, which is not there"
+    assert content is not None, f"the page refers to {name}, which does not exist"
     return content.decode("utf-8")
 
 
@@ -175,11 +177,11 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-# A reading and traces as such files: the page begins with them, and holds nothing else.
+# A reading, or traces, as such a file.
 
-LENS = "lens"  # a reading does not say how its lenses are called
+LENS = "lens"  # a reading has no name for its lenses
 TITLE = 80  # characters of a prompt or a title in the title of a file
-DIGITS = 4  # decimals of a weight; a shade has fewer
+DIGITS = 4  # decimals of a weight; more cannot be seen
 
 
 def reading_page(reading: Mapping[str, Any]) -> str:
@@ -199,11 +201,11 @@ def reading_page(reading: Mapping[str, Any]) -> str:
         "d_vocab": 0,
         "max_tokens": len(reading["tokens"]),
     }
-    kept = [
-        Kept("status", {}, written(_status(model))),
-        Kept("reading", question, written({**reading, "lens": LENS})),
+    answers = [
+        SavedAnswer("status", {}, json_bytes(_status(model))),
+        SavedAnswer("reading", question, json_bytes({**reading, "lens": LENS})),
     ]
-    return offline_page(state, kept, title=f"{reading['model']}: {reading['text'][:TITLE]}")
+    return offline_page(state, answers, title=f"{reading['model']}: {reading['text'][:TITLE]}")
 
 
 def traces_page(traces: Sequence[Mapping[str, Any]], *, title: str = "") -> str:
@@ -215,15 +217,15 @@ def traces_page(traces: Sequence[Mapping[str, Any]], *, title: str = "") -> str:
     (True, 3)
     """
     title = title or next((each["title"] for each in traces if each["title"]), "trace")
-    kept = [
-        Kept("status", {}, written(_status(None))),
-        Kept("trace", {}, written([_compact(each) for each in traces])),
+    answers = [
+        SavedAnswer("status", {}, json_bytes(_status(None))),
+        SavedAnswer("trace", {}, json_bytes([_compact(each) for each in traces])),
     ]
-    return offline_page({"screen": "traces"}, kept, title=title[:TITLE])
+    return offline_page({"screen": "traces"}, answers, title=title[:TITLE])
 
 
 def _status(model: dict[str, Any] | None) -> dict[str, Any]:
-    """What the server says of itself, of a file that has none."""
+    """The answer of `status` for a file, which has no server."""
     return {
         "version": __version__,
         "state": "none" if model is None else "ready",
@@ -241,7 +243,7 @@ def _status(model: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _compact(trace: Mapping[str, Any]) -> dict[str, Any]:
-    """A trace with as many digits as can be seen, and its pictures as PNG: a twentieth in size."""
+    """A trace with rounded weights and its pictures as PNG: a twentieth of the size."""
     pictures = {
         name: [_png(each) for each in row] for name, row in trace.get("pictures", {}).items()
     }
@@ -256,10 +258,10 @@ def _rounded(value: Any) -> Any:
 
 
 def _png(picture: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Rows of numbers from 0 to 1, in grey or in colours, as a PNG file in an address."""
+    """Rows of numbers from 0 to 1, grey or colour, as a PNG file in a data: URL."""
     height, width = len(picture), len(picture[0])
     is_colour = isinstance(picture[0][0], list)
-    # Each line begins with the number of its filter; 0 is none.
+    # Each line begins with its filter type; 0 is none.
     lines = b"".join(b"\0" + _levels(chain(*row) if is_colour else row) for row in picture)
     header = struct.pack(">IIBBBBB", width, height, 8, 2 if is_colour else 0, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
@@ -275,10 +277,10 @@ def _levels(values: Iterable[float]) -> bytes:
     return bytes(round(255 * min(1.0, max(0.0, value))) for value in values)
 
 
-# The same under a cell of a notebook.
+# The output of a notebook cell.
 
 HEIGHT = 720  # pixels in a notebook; the rest scrolls
-# A page in a frame takes light or dark from its frame: the notebook's, where it says which it is.
+# A page in a frame takes light or dark from the frame; here from the theme of the notebook.
 _THEMES = (
     "<style>"
     "[data-jp-theme-light=true] .saccade,.vscode-light .saccade{color-scheme:light}"
@@ -289,14 +291,14 @@ _THEMES = (
 
 @dataclass(frozen=True)
 class Shown:
-    """A page that shows itself in a notebook, and can be saved."""
+    """A page that a notebook displays, and that can be saved."""
 
     html: str
     height: int = HEIGHT
 
     def _repr_html_(self) -> str:
-        # In a frame of its own: its styles and scripts cannot meet the notebook's. In single
-        # quotes, since a page is full of double ones.
+        # In a frame, so that its styles and scripts do not mix with the notebook's. In single
+        # quotes, since a page has many double ones.
         page = escape(self.html, quote=False).replace("'", "&#39;")
         return (
             f'{_THEMES}<iframe class="saccade" title="saccade" width="100%" height="{self.height}" '

@@ -1,8 +1,8 @@
-"""Every route in one table: a row says what is asked, what answers it, and where that is done.
+"""All routes in one table: each row has the question, the method that answers it, and who runs it.
 
 To add a route, write the method that answers it and add a row to `ROUTES`: the server, its schema,
-`saccade view --print` and saved pages then have it. The shape of the answer is what the method says
-that it gives; README.md beside this file has an example.
+`saccade view --print` and saved pages then have it. The schema of the answer is the return type of
+the method; README.md in this folder has an example.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from saccade.viewer import schemas as q
 
 if TYPE_CHECKING:
     from saccade.viewer.runs import Gallery
-    from saccade.viewer.service import ReadingRoom
-    from saccade.viewer.session import Desk
+    from saccade.viewer.service import ModelService
+    from saccade.viewer.session import Session
 
 Owner = TypeVar("Owner")
 NAME = "{name}"
@@ -30,19 +30,19 @@ NAME = "{name}"
 class Source(Generic[Owner]):
     """An object whose methods answer questions."""
 
-    of: Callable[[Desk], Owner]
-    """Finds it; refuses where the model is not open."""
+    of: Callable[[Session], Owner]
+    """Gets it from the session; raises if the model is not open."""
     kind: Callable[[], Any]
-    """Imports its class, which for the model is an import of torch: a method that is looked up in
-    the class says the same of its answer."""
+    """Imports its class, to read the return types of its methods. For the model this imports
+    torch."""
     reads_files: bool = False
-    """Answers come from a thread of their own unless the worker gives them."""
+    """True runs its methods in a thread, unless the worker does."""
 
 
-def _session() -> type[Desk]:
-    from saccade.viewer.session import Desk
+def _session() -> type[Session]:
+    from saccade.viewer.session import Session
 
-    return Desk
+    return Session
 
 
 def _folders() -> type[Gallery]:
@@ -51,35 +51,36 @@ def _folders() -> type[Gallery]:
     return Gallery
 
 
-def _model() -> type[ReadingRoom]:
-    from saccade.viewer.service import ReadingRoom
+def _model() -> type[ModelService]:
+    from saccade.viewer.service import ModelService
 
-    return ReadingRoom
+    return ModelService
 
 
-SESSION = Source(lambda desk: desk, _session)
-FOLDERS = Source(lambda desk: desk.gallery, _folders, reads_files=True)
-MODEL = Source(lambda desk: desk.room, _model)
+SESSION = Source(lambda session: session, _session)
+FOLDERS = Source(lambda session: session.gallery, _folders, reads_files=True)
+MODEL = Source(lambda session: session.service, _model)
 
 
 @dataclass(frozen=True)
 class Route(Generic[Owner]):
-    """One route; without a question it is a GET."""
+    """One route; a GET if it takes no question."""
 
     path: str
-    """Behind ``/api/``: ``reading``; ``runs/{name}`` gives a name to its method."""
+    """After ``/api/``: ``reading``; ``runs/{name}`` passes the name to its method."""
     source: Source[Owner]
     method: Callable[[Owner], Callable[..., Any]]
-    """The method that answers: it is given the question or the name, and the progress of work."""
+    """The method that answers. Its arguments: the question or the name, then `progress` if the
+    worker runs it."""
     question: type[q.Question] | None = None
     by_worker: bool = False
-    """Whether it waits for its turn with the model, and its answer is kept."""
+    """True queues it for the worker and caches its answer."""
     file: str = ""
-    """The name of the file that it gives instead of JSON."""
+    """File name, if the answer is a file instead of JSON."""
 
     @property
     def verb(self) -> str:
-        """POST where there is something to say."""
+        """POST if the question has fields."""
         return "POST" if self.question is not None and self.question.model_fields else "GET"
 
     @property
@@ -87,22 +88,22 @@ class Route(Generic[Owner]):
         """Whether the last part of its path is a name."""
         return self.path.endswith(NAME)
 
-    def described(self) -> Described:
-        """What the schema says of it; imports what answers it."""
+    def describe(self) -> RouteDescription:
+        """Its entry in the schema; imports the class that answers."""
         method = self.method(self.source.kind())
-        shape = inspect.signature(method, eval_str=True).return_annotation
-        return Described(inspect.getdoc(method) or "", shape)
+        answer = inspect.signature(method, eval_str=True).return_annotation
+        return RouteDescription(inspect.getdoc(method) or "", answer)
 
 
-class Described(NamedTuple):
-    """A route in words, and the type of its answer."""
+class RouteDescription(NamedTuple):
+    """Description of a route, and the type of its answer."""
 
     about: str
-    shape: Any
+    answer: Any
 
 
-class Asked(NamedTuple):
-    """A checked question and where it goes."""
+class RouteCall(NamedTuple):
+    """A route with its checked question or name."""
 
     route: Route[Any]
     question: q.Question | None = None
@@ -110,49 +111,59 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same for two questions that mean the same."""
-        said = "" if self.question is None else self.question.model_dump_json()
-        return f"{self.route.path} {self.name} {said}"
+        """Key of the cache: equal for equal questions."""
+        question = "" if self.question is None else self.question.model_dump_json()
+        return f"{self.route.path} {self.name} {question}"
 
     @property
-    def given(self) -> list[Any]:
-        """What the method is given."""
+    def arguments(self) -> list[Any]:
+        """Arguments of the method."""
         named = [self.name] if self.route.takes_name else []
         return [*named, *([] if self.question is None else [self.question])]
 
 
 ROUTES = (
-    Route("status", SESSION, lambda desk: desk.now),
-    Route("lenses", MODEL, lambda room: room.about),
+    Route("status", SESSION, lambda session: session.now),
+    Route("lenses", MODEL, lambda service: service.about),
     Route("runs", FOLDERS, lambda gallery: gallery.runs),
     Route("traces", FOLDERS, lambda gallery: gallery.traces),
-    Route("reading", MODEL, lambda room: room.reading, q.ReadingQuestion, by_worker=True),
+    Route("reading", MODEL, lambda service: service.reading, q.ReadingQuestion, by_worker=True),
     Route(
-        "predictions", MODEL, lambda room: room.predictions, q.PredictionsQuestion, by_worker=True
+        "predictions",
+        MODEL,
+        lambda service: service.predictions,
+        q.PredictionsQuestion,
+        by_worker=True,
     ),
-    Route("measure", MODEL, lambda room: room.measure, q.MeasureQuestion, by_worker=True),
-    Route("head", MODEL, lambda room: room.head, q.HeadQuestion, by_worker=True),
-    Route("attention", MODEL, lambda room: room.attention, q.AttentionQuestion, by_worker=True),
-    Route("roles", MODEL, lambda room: room.roles, q.NoQuestion, by_worker=True),
-    Route("positions", MODEL, lambda room: room.positions, q.PositionsQuestion, by_worker=True),
-    Route("ranks", MODEL, lambda room: room.ranks, q.RanksQuestion, by_worker=True),
-    Route("compare", MODEL, lambda room: room.compare, q.CompareQuestion, by_worker=True),
-    Route("act", MODEL, lambda room: room.act, q.ActQuestion, by_worker=True),
-    Route("edit", MODEL, lambda room: room.edit, q.ActQuestion, by_worker=True, file="edit.zip"),
+    Route("measure", MODEL, lambda service: service.measure, q.MeasureQuestion, by_worker=True),
+    Route("head", MODEL, lambda service: service.head, q.HeadQuestion, by_worker=True),
+    Route(
+        "attention", MODEL, lambda service: service.attention, q.AttentionQuestion, by_worker=True
+    ),
+    Route("roles", MODEL, lambda service: service.roles, q.NoQuestion, by_worker=True),
+    Route(
+        "positions", MODEL, lambda service: service.positions, q.PositionsQuestion, by_worker=True
+    ),
+    Route("ranks", MODEL, lambda service: service.ranks, q.RanksQuestion, by_worker=True),
+    Route("compare", MODEL, lambda service: service.compare, q.CompareQuestion, by_worker=True),
+    Route("act", MODEL, lambda service: service.act, q.ActQuestion, by_worker=True),
+    Route(
+        "edit", MODEL, lambda service: service.edit, q.ActQuestion, by_worker=True, file="edit.zip"
+    ),
     Route("trace", FOLDERS, lambda gallery: gallery.trace, q.TraceQuestion, by_worker=True),
     Route("runs/{name}", FOLDERS, lambda gallery: gallery.run),
     Route("traces/{name}", FOLDERS, lambda gallery: gallery.saved_trace),
 )
 
 
-def find_route(path: str, routes: Sequence[Route[Any]] = ROUTES) -> Asked:
-    """The route of a path, with the name in it: ``runs/NAME`` is asked of ``runs/{name}``.
+def find_route(path: str, routes: Sequence[Route[Any]] = ROUTES) -> RouteCall:
+    """The route of a path, with its name: ``runs/NAME`` belongs to ``runs/{name}``.
 
     >>> find_route("runs/adding").name
     'adding'
 
     Raises:
-        UsageError: there is none.
+        UsageError: no such route.
     """
     folder, _, name = path.partition("/")
     by_path = {route.path: route for route in routes}
@@ -160,30 +171,32 @@ def find_route(path: str, routes: Sequence[Route[Any]] = ROUTES) -> Asked:
     if found is None:
         known = ", ".join(each.replace(NAME, "NAME") for each in by_path)
         raise UsageError(f"there is no route {path[:80]!r}", hint=f"routes are {known}")
-    return Asked(found, name=name)
+    return RouteCall(found, name=name)
 
 
-def checked(path: str, question: dict[str, Any], routes: Sequence[Route[Any]] = ROUTES) -> Asked:
-    """A question that came by the name of its route, not through the server.
+def check_question(
+    path: str, question: dict[str, Any], routes: Sequence[Route[Any]] = ROUTES
+) -> RouteCall:
+    """Check a question that did not come through the server.
 
     Raises:
-        UsageError: there is no such route, or the question has another shape.
+        UsageError: no such route, or the question is invalid.
     """
-    asked = find_route(path, routes)
-    if asked.route.question is None:
-        return asked
+    call = find_route(path, routes)
+    if call.route.question is None:
+        return call
     try:
-        return asked._replace(question=asked.route.question.model_validate(question))
+        return call._replace(question=call.route.question.model_validate(question))
     except ValidationError as error:
-        what, hint = in_words(error.errors())
+        what, hint = describe_errors(error.errors())
         raise UsageError(f"{path}: {what}", hint=hint) from error
 
 
-def in_words(errors: Any) -> tuple[str, str]:
-    """What is wrong with a question, in a line."""
+def describe_errors(errors: Any) -> tuple[str, str]:
+    """Validation errors of a question: message and hint, one line each."""
     parts = [
         f"{'.'.join(str(part) for part in each['loc'] if part != 'body') or 'question'}: "
         f"{each['msg']}"
         for each in errors[:4]
     ]
-    return "; ".join(parts)[:500], "viewer/README.md says what each question takes"
+    return "; ".join(parts)[:500], "viewer/README.md lists the fields of each question"

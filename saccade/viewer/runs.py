@@ -1,4 +1,4 @@
-"""Runs and saved traces, found in the folders that were given and asked for by name only."""
+"""Runs and saved traces in the folders of a session; requests give names, never paths."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from saccade.zoo.recipes.run import TrainedRun
 
 LOG, MANIFEST = "log.jsonl", "manifest.json"
-POINTS = 400  # of a curve: more than a screen can show
+POINTS = 400  # of a curve: a screen shows no more
 OPEN_RUNS = 2  # trained systems kept in memory
-EXAMPLES = {"multi30k": "Ein Hund läuft durch den Schnee."}  # by what the task's name has in it
+EXAMPLES = {"multi30k": "Ein Hund läuft durch den Schnee."}  # by a part of the task's name
 
 TraceJson: TypeAlias = Annotated[
     dict[str, Any],
@@ -30,7 +30,7 @@ TraceJson: TypeAlias = Annotated[
         {
             "type": "object",
             "title": "Trace",
-            "description": "Where attention went; README.md has the other parts of each kind.",
+            "description": "A trace; README.md lists the further keys of each kind.",
             "properties": {
                 "kind": {"type": "string"},
                 "title": {"type": "string"},
@@ -41,7 +41,7 @@ TraceJson: TypeAlias = Annotated[
         }
     ),
 ]
-"""A trace or an image trace with its tensors as lists, which their dataclasses do not have."""
+"""A trace or an image trace with its tensors as lists; their dataclasses have tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ class DamagedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run beside the published number."""
+    """A run: its metric and the published value."""
 
     name: str
     recipe: str
     about: str
     system: str
     state: Literal["done", "running"]
-    """Done once it has its metric."""
+    """Done as soon as it has its metric."""
     metric: str
     is_better: str
     value: float | None
@@ -77,17 +77,17 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The loss and the validations of a log, thinned to what can be seen."""
+    """Loss and validation metrics of a log, at most `POINTS` points."""
 
     step: list[int]
     loss: list[float | None]
     validation: dict[str, list[int | float | None]]
-    """The steps, and each measure at these steps; what the run was chosen by comes first."""
+    """The steps, and each metric at these steps; the one that selects the checkpoint is first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetails(Run):
-    """A run with its settings and its curve."""
+    """A run with its settings and its curves."""
 
     settings: dict[str, Any]
     versions: dict[str, Any]
@@ -100,7 +100,7 @@ class RunDetails(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedDetails(DamagedRun):
-    """The same of a run that cannot be read, with nothing in it."""
+    """The same keys for a run that cannot be read, all empty."""
 
     settings: dict[str, Any]
     versions: dict[str, Any]
@@ -110,7 +110,7 @@ class DamagedDetails(DamagedRun):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedTrace:
-    """A trace on disk, in short."""
+    """Summary of a trace on disk."""
 
     name: str
     kind: str
@@ -118,13 +118,13 @@ class SavedTrace:
     n_steps: int
 
 
-class NotHereError(UsageError):
-    """A run or a trace that is not in the folders that were given."""
+class NotFoundError(UsageError):
+    """No such run or trace in the folders of the session."""
 
 
 @final
 class Gallery:
-    """What lies in some folders. A page names a run; it can never name a path."""
+    """Runs and traces in some folders. Requests give names, never paths."""
 
     def __init__(self, folders: Sequence[Path], *, data: Path | None = None) -> None:
         self._data = data
@@ -138,24 +138,24 @@ class Gallery:
         return list_recipes()
 
     def runs(self) -> tuple[Run | DamagedRun, ...]:
-        """The runs in the folders that were given."""
+        """All runs in the folders."""
         found = self._found(is_run=True)
-        return tuple(self._short(name, path) for name, path in found.items())
+        return tuple(self._summary(name, path) for name, path in found.items())
 
     def run(self, name: str) -> RunDetails | DamagedDetails:
-        """One run with its curve."""
+        """One run with its curves."""
         from saccade.zoo.training.run_folder import RunFolder, read_log
 
         path = self._path(name, is_run=True)
-        folder, short = RunFolder(path), self._short(name, path)
-        if isinstance(short, DamagedRun):
+        folder, summary = RunFolder(path), self._summary(name, path)
+        if isinstance(summary, DamagedRun):
             return DamagedDetails(
-                **vars(short), settings={}, versions={}, curve=_curve([], ""), metrics={}
+                **vars(summary), settings={}, versions={}, curve=_curve([], ""), metrics={}
             )
         manifest = folder.manifest
         score = manifest.get("score") or ""
         return RunDetails(
-            **vars(short),
+            **vars(summary),
             settings=manifest.get("settings", {}),
             versions=manifest.get("versions", {}),
             n_weights=manifest.get("n_weights"),
@@ -165,20 +165,20 @@ class Gallery:
             metrics=folder.metrics,
         )
 
-    def trace(self, asked: TraceQuestion, _: Progress) -> list[TraceJson]:
-        """Where a trained system looks: as `saccade trace RUN INPUT --json`."""
+    def trace(self, question: TraceQuestion, _: Progress) -> list[TraceJson]:
+        """Traces of a trained system on an input: as `saccade trace RUN INPUT --json`."""
         from saccade.zoo.recipes.run import load_run
 
-        path, text = self._path(asked.run, is_run=True), asked.input
+        path, text = self._path(question.run, is_run=True), question.input
         if not text.strip():
             raise UsageError(f"the input is empty: {text!r}", hint="give at least one word")
-        opened = self._open.get(asked.run)
+        opened = self._open.get(question.run)
         if opened is None:
-            opened = self._open[asked.run] = load_run(path)
+            opened = self._open[question.run] = load_run(path)
         return [trace.to_dict() for trace in opened.trace(text, data=self._data)]
 
     def traces(self) -> tuple[SavedTrace, ...]:
-        """The saved traces in the folders that were given."""
+        """All saved traces in the folders."""
         from saccade.store.folder import read_manifest
 
         found = []
@@ -204,17 +204,17 @@ class Gallery:
         found = self._found(is_run=is_run)
         if name not in found:
             what = "run" if is_run else "trace"
-            raise NotHereError(
-                f"no {what} {name!r} in the folders that were given",
-                hint="`saccade view FOLDER` shows what lies in a folder",
+            raise NotFoundError(
+                f"no {what} {name!r} in the folders of this viewer",
+                hint="`saccade view FOLDER` shows the runs and traces of a folder",
             )
         return found[name]
 
     def _found(self, *, is_run: bool) -> dict[str, Path]:
-        """By name; looked for anew, since runs come while the page is open."""
+        """Paths by name; searched at each request, since runs may appear while the page is open."""
         found: dict[str, Path] = {}
         for path in self._candidates():
-            # A run keeps weights beside its log; a trace has a manifest alone.
+            # A run has a log and a manifest; a trace has a manifest only.
             if (path / MANIFEST).is_file() and (path / LOG).is_file() == is_run:
                 number, name = 2, path.name
                 while name in found:
@@ -229,11 +229,11 @@ class Gallery:
                 continue
             inside = sorted(folder.iterdir()) if folder.is_dir() else []
             for path in inside:
-                # A link may lead out of what was given.
+                # A symbolic link may point outside of the folder.
                 if path.is_dir() and path.resolve().is_relative_to(folder):
                     yield path
 
-    def _short(self, name: str, path: Path) -> Run | DamagedRun:
+    def _summary(self, name: str, path: Path) -> Run | DamagedRun:
         from saccade.zoo.recipes.run import result_of
         from saccade.zoo.training.run_folder import RunFolder
 
@@ -245,8 +245,8 @@ class Gallery:
         except (SaccadeError, KeyError, TypeError, ValueError) as error:
             return DamagedRun(name=name, state="damaged", note=f"cannot be read: {error}")
         task, own = ("", ()) if recipe is None else (recipe.task, recipe.gallery)
-        shown = [*own, *(text for key, text in EXAMPLES.items() if key in task)]
-        known = row or recipe  # an ensemble's row does not have all that its recipe says
+        examples = [*own, *(text for key, text in EXAMPLES.items() if key in task)]
+        known = row or recipe  # an ensemble's row lacks some fields of its recipe
         return Run(
             name=name,
             recipe=manifest.get("recipe", ""),
@@ -261,22 +261,22 @@ class Gallery:
             minutes=None if row is None else row.minutes,
             command=manifest.get("command", ""),
             can_trace=recipe is not None and recipe.can_trace and (path / "best").is_dir(),
-            example=next(iter(shown), ""),
-            note="" if row is None else row.note.replace("**", ""),  # results.md has it in bold
+            example=next(iter(examples), ""),
+            note="" if row is None else row.note.replace("**", ""),  # results.md uses bold
         )
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], score: str) -> Curve:
     steps = [line for line in lines if "loss" in line and "validation" not in line]
     every = max(1, -(-len(steps) // POINTS))
-    tried = [line for line in lines if "validation" in line]
-    names = sorted({name for line in tried for name in line["validation"]})
-    names.sort(key=lambda name: name != score)  # what the run was chosen by comes first
+    validations = [line for line in lines if "validation" in line]
+    names = sorted({name for line in validations for name in line["validation"]})
+    names.sort(key=lambda name: name != score)  # the metric that selects the checkpoint is first
     return Curve(
         step=[line["step"] for line in steps[::every]],
         loss=[line["loss"] for line in steps[::every]],
         validation={
-            "step": [line["step"] for line in tried],
-            **{name: [line["validation"].get(name) for line in tried] for name in names},
+            "step": [line["step"] for line in validations],
+            **{name: [line["validation"].get(name) for line in validations] for name in names},
         },
     )

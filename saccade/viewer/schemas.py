@@ -1,7 +1,7 @@
-"""What can be asked, with its limits: everything that comes from a page is checked here.
+"""Questions and their limits: everything that a page sends is checked here.
 
-Answers have no models of their own: their shapes are those of the dataclasses that the methods in
-`routes.py` give.
+Answers have no models of their own: their schemas come from the dataclasses that the methods in
+`routes.py` return.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MOST
 TokenText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Top: TypeAlias = Annotated[int, Field(ge=1, le=20)]
-Place: TypeAlias = Annotated[int, Field(ge=-MOST_TOKENS, lt=MOST_TOKENS)]
+Position: TypeAlias = Annotated[int, Field(ge=-MOST_TOKENS, lt=MOST_TOKENS)]
 Layer: TypeAlias = Annotated[int, Field(ge=0, lt=10_000)]
 Number: TypeAlias = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
 
 
 class Question(BaseModel):
-    """Any question: unknown keys are refused, so that a misspelt one is not passed over."""
+    """Any question. Unknown keys are refused, so that a misspelt one is not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Change(Question):
     layer: Layer
-    positions: Annotated[list[Place], Field(min_length=1, max_length=64)] | None = None
+    positions: Annotated[list[Position], Field(min_length=1, max_length=64)] | None = None
 
 
 class AblateChange(_Change):
-    """A head says nothing, what it says on average, or what it said at another place."""
+    """Replace a head's activation by zero, its mean, or one from a random position."""
 
     kind: Literal["ablate"]
     head: Layer
@@ -44,7 +44,7 @@ class AblateChange(_Change):
 
 
 class ScaleChange(_Change):
-    """A head speaks louder, or lower."""
+    """Multiply a head's activation by a factor."""
 
     kind: Literal["scale"]
     head: Layer
@@ -52,7 +52,7 @@ class ScaleChange(_Change):
 
 
 class PatchChange(_Change):
-    """A head says what it said in another prompt."""
+    """Replace a head's activation by its activation in another prompt."""
 
     kind: Literal["patch"]
     head: Layer
@@ -60,7 +60,7 @@ class PatchChange(_Change):
 
 
 class InjectChange(_Change):
-    """A memory is added to what a head, or the residual stream after the layer, holds."""
+    """Add a memory to the activation of a head, or to the residual stream after the layer."""
 
     kind: Literal["inject"]
     head: Layer | None = None
@@ -76,31 +76,31 @@ Changes: TypeAlias = Annotated[list[AnyChange], Field(max_length=MOST_CHANGES)]
 
 
 class AboutText(Question):
-    """A question about a text, read by the model as it is or with changes."""
+    """A question about a text, read by the unchanged model or by the model with changes."""
 
     text: Text
     changes: Changes = []
 
 
 class ReadingQuestion(AboutText):
-    """What does every head say?"""
+    """The lens predictions of all heads."""
 
-    position: Place = -1
+    position: Position = -1
     lens: Name | None = None
     top: Top = 10
 
 
 class PredictionsQuestion(AboutText):
-    """What does the model predict at each position?"""
+    """The predictions of the model at each position."""
 
     top: Top = 5
 
 
 class MeasureQuestion(AboutText):
-    """One figure of each head."""
+    """One value per head."""
 
     measure: Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
-    position: Place = -1
+    position: Position = -1
     lens: Name | None = None
     token: TokenText | None = None
     against: TokenText | None = None
@@ -109,16 +109,16 @@ class MeasureQuestion(AboutText):
 
 
 class HeadQuestion(AboutText):
-    """What does one head say, through every lens?"""
+    """One head through every lens."""
 
     layer: Layer
     head: Layer
-    position: Place = -1
+    position: Position = -1
     top: Top = 10
 
 
 class AttentionQuestion(AboutText):
-    """Where does one head look, from every position?"""
+    """Attention weights of one head, from every position."""
 
     layer: Layer
     head: Layer
@@ -132,19 +132,19 @@ class _Positions(AboutText):
 
 
 class PositionsQuestion(_Positions):
-    """What does each layer say at each position?"""
+    """The prediction of each layer at each position."""
 
     top: Top = 10
 
 
 class RanksQuestion(_Positions):
-    """Where do tokens stand at each layer and position?"""
+    """Ranks of tokens at each layer and position."""
 
     tokens: Annotated[list[TokenText], Field(min_length=1, max_length=8)]
 
 
 class CompareQuestion(AboutText):
-    """What is different between two prompts?"""
+    """Two prompts, compared."""
 
     other: Text
     lens: Name | None = None
@@ -154,7 +154,7 @@ class CompareQuestion(AboutText):
 
 
 class ActQuestion(Question):
-    """What do changes do?"""
+    """The effect of changes."""
 
     text: Text
     changes: Annotated[list[AnyChange], Field(min_length=1, max_length=MOST_CHANGES)]
@@ -165,17 +165,17 @@ class ActQuestion(Question):
 
 
 class TraceQuestion(Question):
-    """Where does a trained system look while it works on an input?"""
+    """Traces of a trained system on an input."""
 
     run: Name
     input: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
 
 class NoQuestion(Question):
-    """For what is asked without saying anything."""
+    """A question without fields."""
 
 
-class Kept(Question):
+class SavedQuestion(Question):
     """A question whose answer goes into a saved page."""
 
     route: Name
@@ -186,4 +186,4 @@ class SaveQuestion(Question):
     """A page that works offline."""
 
     state: dict[Name, Any] = {}
-    questions: Annotated[list[Kept], Field(min_length=1, max_length=MOST_SAVED)]
+    questions: Annotated[list[SavedQuestion], Field(min_length=1, max_length=MOST_SAVED)]

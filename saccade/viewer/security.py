@@ -1,8 +1,8 @@
-"""Who may ask: Host, Origin, token, and how much at once; and what a browser may do with answers.
+"""Access control: Host, Origin, token and size of a request; security headers of a reply.
 
-A server on loopback can be reached by every page that the user's browser has open. A page of
-another host cannot name this one in its Host or Origin header (DNS rebinding, cross-site requests),
-so these are checked before anything else.
+Every page that is open in the user's browser can send requests to a server on loopback. A page of
+another host cannot send our name in its Host or Origin header (DNS rebinding, cross-site requests),
+so these are checked first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_BYTES = 256 * 1024  # of a question
-PATIENCE = 15.0  # seconds for a question to arrive
+MOST_BYTES = 256 * 1024  # of the body of a request
+BODY_SECONDS = 15.0  # for the body of a request to arrive
 COOKIE = "saccade-token"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -41,7 +41,7 @@ HEADERS = {
 
 
 class Address(NamedTuple):
-    """Where the server listens, and the token that is needed there."""
+    """Where the server listens, and the token that it requires."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -50,18 +50,18 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        """What to open."""
+        """The URL to open."""
         name = f"[{self.host}]" if ":" in self.host else self.host
-        if self.is_everywhere:
+        if self.is_wildcard:
             name = socket.gethostname()
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     @property
-    def is_everywhere(self) -> bool:
+    def is_wildcard(self) -> bool:
         """Whether it listens on every address of the machine."""
         return self.host in ("0.0.0.0", "::")
 
-    def knows(self, host: str) -> bool:
+    def matches(self, host: str) -> bool:
         """Whether a Host header names this server."""
         name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if not name:
@@ -70,7 +70,7 @@ class Address(NamedTuple):
             return False
         if name in LOOPBACK or name.strip("[]") == self.host:
             return True
-        return self.is_everywhere and (name == socket.gethostname() or _is_number(name))
+        return self.is_wildcard and (name == socket.gethostname() or _is_ip_address(name))
 
 
 def is_loopback(host: str) -> bool:
@@ -88,78 +88,80 @@ def is_loopback(host: str) -> bool:
 
 
 @final
-class Gate:
-    """ASGI middleware: lets in who may ask, with all of what they ask, and marks what goes out."""
+class SecurityMiddleware:
+    """ASGI middleware: refuses unsafe or oversized requests, adds security headers to replies."""
 
     def __init__(self, app: ASGIApp, *, address: Address) -> None:
         self._app, self._address = app, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            return  # no web sockets here
+            return  # no web sockets
         refusal = self._refusal(scope)
         if refusal is None:
-            body = await _whole(scope, receive)
+            body = await _read_body(scope, receive)
             if isinstance(body, Response):
                 refusal = body
             else:
-                receive = _again(body, receive)
-        await (refusal or self._app)(scope, receive, partial(_send_marked, send))
+                receive = _replay(body, receive)
+        await (refusal or self._app)(scope, receive, partial(_send_with_headers, send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._address.knows(host):
-            return problem(421, f"this is not {host[:80]!r}", "open the address that was printed")
+        if not self._address.matches(host):
+            return problem(
+                421, f"this server is not {host[:80]!r}", "open the address that was printed"
+            )
         if origin is not None and origin != f"http://{host}":
-            return problem(403, "asked by a page of another origin", "open the page itself")
+            return problem(403, "request from a page of another origin", "open the page itself")
         is_opened = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         site = headers.get("sec-fetch-site", "none")
         if site not in ("same-origin", "none") and not is_opened:
-            return problem(403, "asked by a page of another site", "open the page itself")
-        if self._address.token and (refusal := self._without_token(scope, headers)):
+            return problem(403, "request from a page of another site", "open the page itself")
+        if self._address.token and (refusal := self._check_token(scope, headers)):
             return refusal
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
             return problem(415, f"expected JSON, got {kind[:80]!r}", "send application/json")
         return None
 
-    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
+    def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
         token = self._address.token
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and _same(given, token):
-            # Out of the address, where it would be copied along with a link.
+            # Move the token out of the URL, where it would be copied with a link.
             reply = RedirectResponse("/", status_code=303)
             reply.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return reply
         cookies = SimpleCookie()
         cookies.load(headers.get("cookie", ""))
-        kept = cookies[COOKIE].value if COOKIE in cookies else ""
+        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         is_bearer = scheme.lower() == "bearer" and _same(bearer.strip(), token)
-        if is_bearer or _same(kept, token):
+        if is_bearer or _same(cookie, token):
             return None
-        return problem(403, "a token is needed here", "open the address that was printed")
+        return problem(403, "a token is required", "open the address that was printed")
 
 
 def problem(status: int, error: str, hint: str) -> JSONResponse:
-    """An error in the words of the command line."""
+    """An error as JSON, worded as on the command line."""
     headers = {"Retry-After": "1"} if status == 503 else {}
     return JSONResponse({"error": error, "hint": hint}, status_code=status, headers=headers)
 
 
-async def _whole(scope: Scope, receive: Receive) -> bytes | Response:
-    """The body of a request, or the refusal of one that is too large or comes too slowly."""
-    too_large = problem(413, f"more than {MOST_BYTES} bytes", "ask for less at once")
+async def _read_body(scope: Scope, receive: Receive) -> bytes | Response:
+    """The body of a request, or an error if it is too large or arrives too slowly."""
+    too_large = problem(413, f"more than {MOST_BYTES} bytes", "ask for less at a time")
     length = Headers(scope=scope).get("content-length", "0")
     if not length.isdecimal() or int(length) > MOST_BYTES:
         return too_large
     body = b""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(BODY_SECONDS):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -170,24 +172,24 @@ async def _whole(scope: Scope, receive: Receive) -> bytes | Response:
                 if not message.get("more_body", False):
                     return body
     except TimeoutError:
-        return problem(408, "the question did not arrive", "ask again")
+        return problem(408, "the request did not arrive in time", "try again")
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Hands out a body that was read already, then whatever comes after it."""
-    was_given = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that first returns a body that was already read."""
+    was_replayed = False
 
-    async def give() -> Message:
-        nonlocal was_given
-        if was_given:
+    async def replay() -> Message:
+        nonlocal was_replayed
+        if was_replayed:
             return await receive()
-        was_given = True
+        was_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return give
+    return replay
 
 
-async def _send_marked(send: Send, message: Message) -> None:
+async def _send_with_headers(send: Send, message: Message) -> None:
     if message["type"] == "http.response.start":
         headers = MutableHeaders(scope=message)
         for name, value in HEADERS.items():
@@ -200,7 +202,7 @@ def _same(given: Any, token: str) -> bool:
     return secrets.compare_digest(str(given).encode(), token.encode())
 
 
-def _is_number(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:

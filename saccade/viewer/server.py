@@ -1,4 +1,4 @@
-"""Run the server until Ctrl-C: a free port, the address told, the browser opened."""
+"""Run the server until Ctrl-C: find a free port, report the address, open the browser."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import uvicorn
 from saccade.errors import UsageError
 from saccade.viewer.app import make_app
 from saccade.viewer.security import Address, is_loopback
-from saccade.viewer.session import Desk
+from saccade.viewer.session import Session
 from saccade.viewer.worker import ViewConfig
 
 BACKLOG = 256
-AT_ONCE = 512  # connections; more are turned away
-FIRST_PORT, PORTS = 8765, 20  # the first free one, so that a link of yesterday mostly works today
+AT_ONCE = 512  # connections; further ones are refused
+FIRST_PORT, PORTS = 8765, 20  # the first free one, so that old links mostly still work
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket at this port; without one, at the first that is free.
+    """A socket at this port; by default, at the first free one.
 
     Raises:
-        UsageError: the address cannot be had.
+        UsageError: cannot listen at this address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tried = [port] if port is not None else [*range(FIRST_PORT, FIRST_PORT + PORTS), 0]
@@ -36,7 +36,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, each))
-            found.listen(BACKLOG)  # from now on others find the port taken, and callers wait
+            found.listen(BACKLOG)  # the port is now taken, and clients that connect wait
         except (OSError, OverflowError, TypeError, UnicodeError) as error:
             found.close()
             problem = error if isinstance(error, OSError) else OSError(str(error))
@@ -49,7 +49,7 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 def new_address(host: str, port: int) -> Address:
-    """Where the server is; other machines need a token, which is made here."""
+    """Address of the server, with a new token unless it is on loopback."""
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     return Address(host=host, port=port, token=token)
 
@@ -59,19 +59,19 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
-    tell: Callable[[str], None],
+    on_address: Callable[[str], None],
     is_opening_browser: bool = True,
 ) -> None:
     """Serve until interrupted.
 
     Args:
-        port: the first free one without it.
-        tell: is given the address as soon as there is one.
-        is_opening_browser: whether to open it, where there is a browser.
+        port: default: the first free one.
+        on_address: called with the URL as soon as the server listens.
+        is_opening_browser: whether to open the page, if there is a browser.
     """
     with listen(host, port) as at:
         address = new_address(host, at.getsockname()[1])
-        app = make_app(Desk(config), address)
+        app = make_app(Session(config), address)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -82,19 +82,19 @@ def serve(
                 timeout_graceful_shutdown=1,
             )
         )
-        tell(address.url)
+        on_address(address.url)
         if is_opening_browser:
             threading.Thread(target=_open_browser, args=(address.url,), daemon=True).start()
-        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
             server.run(sockets=[at])
 
 
 def _open_browser(url: str) -> None:
     try:
-        # Not one that would take over the terminal.
         found = webbrowser.get()
     except webbrowser.Error:
         return
+    # A text browser would take over the terminal.
     if not isinstance(found, webbrowser.GenericBrowser) or isinstance(
         found, webbrowser.BackgroundBrowser
     ):

@@ -1,4 +1,4 @@
-"""Answers questions about a model: each is one call of the rooms below, from runs that are kept."""
+"""Answers to questions about a model: each is one call of `interp`, with a cache of runs."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from saccade.interp.studies.intervention_trial import Acted, Outcome, what_happe
 from saccade.interp.studies.prompt_contrast import Compared, compare_prompts
 from saccade.interp.studies.roles import find_roles
 from saccade.viewer import schemas as q
-from saccade.viewer.worker import Opened, Progress, sized_cache
+from saccade.viewer.worker import OpenedModel, Progress, sized_cache
 
-# Lenses as the page shows them: what they were made from, and how good each is.
+# Lenses: their provenance and their quality.
 
 LABELS = {
     "explained": "share of the baseline lens's KL that the lens removes",
-    "kl": "KL(model || lens), nats a token",
-    "gain": "nats a token nearer to the model than the baseline lens",
-    "ablation": "correlation of what the lens says with what removing the head does",
-    "alignment": "the same as the head is resampled, within each position",
-    "spearman": "rank correlation of influence on lens and model, over the causal basis",
-    "agreement": "share of tokens where the lens's first token is the model's",
+    "kl": "KL(model || lens), nats per token",
+    "gain": "KL of the baseline lens minus KL of the lens, nats per token",
+    "ablation": "correlation of the lens prediction with the effect of ablating the head",
+    "alignment": "the same with resample ablation, within each position",
+    "spearman": "rank correlation of the influence on lens and on model, over the causal basis",
+    "agreement": "share of positions where the top token of the lens is that of the model",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LensMap:
-    """How good the lenses are by one measure."""
+    """Quality of the lenses by one metric."""
 
     measure: str
     label: str
@@ -71,7 +71,7 @@ class LensMap:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutLenses:
-    """What lenses were made from, and how good they are."""
+    """Provenance and quality of a set of lenses."""
 
     name: str
     kind: str
@@ -88,7 +88,7 @@ class AboutLenses:
 
 
 def about_lenses(name: str, lenses: Lenses) -> AboutLenses:
-    """A set of lenses, by the name that it has on the page."""
+    """Provenance and quality of a set of lenses; ``name`` is its name on the page."""
     provenance = lenses.provenance
     return AboutLenses(
         name=name,
@@ -96,7 +96,7 @@ def about_lenses(name: str, lenses: Lenses) -> AboutLenses:
         site=next(iter(lenses.by_layer.values())).site,
         method=provenance.method,
         objective=provenance.objective,
-        # Where a file lies on this machine is nobody's business on a page that may be shared.
+        # A page may be shared: it must not show paths of this machine.
         corpus=PurePath(provenance.corpus).name if "/" in provenance.corpus else provenance.corpus,
         n_tokens=provenance.n_tokens,
         seed=provenance.seed,
@@ -112,16 +112,16 @@ def _measures(lenses: Lenses) -> tuple[LensMap, ...]:
     quality = {site: lenses.quality_of(*site) for site in sites}
     explained = {site: share_explained(each) for site, each in quality.items()}
     found = {name: {s: each.get(name) for s, each in quality.items()} for name in lenses.quality}
-    if any(figure is not None for figure in explained.values()):
+    if any(value is not None for value in explained.values()):
         found = {"explained": explained, **found}
-    return tuple(_map(name, figures) for name, figures in found.items())
+    return tuple(_map(name, values) for name, values in found.items())
 
 
-def _map(name: str, figures: Mapping[tuple[int, int], float | None]) -> LensMap:
+def _map(name: str, values: Mapping[tuple[int, int], float | None]) -> LensMap:
     rows: dict[int, list[float | None]] = {}
-    for (layer, _), figure in figures.items():
-        rows.setdefault(layer, []).append(figure)
-    known = [figure for figure in figures.values() if figure is not None]
+    for (layer, _), value in values.items():
+        rows.setdefault(layer, []).append(value)
+    known = [value for value in values.values() if value is not None]
     return LensMap(
         measure=name,
         label=LABELS.get(name, name),
@@ -131,33 +131,33 @@ def _map(name: str, figures: Mapping[tuple[int, int], float | None]) -> LensMap:
     )
 
 
-# Answers that say besides which lenses they were read with.
+# Answers that also name their lenses.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingAnswer(Reading):
-    """What every head says, and the name of its lenses."""
+    """A reading of all heads, and the name of its lenses."""
 
     lens: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareAnswer(Compared):
-    """Two prompts side by side, and the name of the lenses."""
+    """A comparison of two prompts, and the name of the lenses."""
 
     lens: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActAnswer(Outcome):
-    """What changes do, and the name of the lenses that foretold it."""
+    """The effect of changes, and the name of the lenses that predicted it."""
 
     lens: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Where a head looks: row i has i + 1 weights."""
+    """Attention weights of a head: row i has i + 1 weights."""
 
     layer: int
     head: int
@@ -167,104 +167,110 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleScores:
-    """What each head is there for: its layer, its number and a score for each role."""
+    """Roles of all heads: layer, number and one score per role."""
 
     model: str
     seed: int
     heads: list[dict[str, int | float | None]]
 
 
-# Files for the user to take away.
+# Files for download.
 
 FOLDER = "edit"
 
 
-def packed_edit(edit: Edit) -> bytes:
+def zipped_edit(edit: Edit) -> bytes:
     """An edit's folder as a zip file."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / FOLDER
         edit.save(folder)
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in sorted(folder.iterdir()):
                 archive.write(file, f"{FOLDER}/{file.name}")
-    return packed.getvalue()
+    return content.getvalue()
 
 
-RUN_BYTES = 2**29  # of runs kept: some hundred short prompts, or a few of a thousand tokens
-DIGITS = 4  # of an attention weight; a shade has fewer
+RUN_BYTES = (
+    2**29
+)  # size of the cache of runs: some hundred short prompts, or a few of a thousand tokens
+DIGITS = 4  # decimals of an attention weight; more cannot be seen
 
 
 @final
-class ReadingRoom:
-    """Everything that needs the model; used by one thread only."""
+class ModelService:
+    """Answers everything that needs the model; used by one thread only."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedModel) -> None:
         self.model, self.lenses, self.problem = opened
         self._runs: LRUCache[str, TextRun] = sized_cache(RUN_BYTES, size=lambda run: run.n_bytes)
         self._roles: RoleScores | None = None
 
     def about(self) -> tuple[AboutLenses, ...]:
-        """The lenses and how good they are."""
+        """The lenses, with provenance and quality."""
         return self._about
 
     @cached_property
     def _about(self) -> tuple[AboutLenses, ...]:
         return tuple(about_lenses(name, each) for name, each in self.lenses.items())
 
-    def reading(self, asked: q.ReadingQuestion, _: Progress) -> ReadingAnswer:
-        """What every head says: as `saccade read --all --unembedding --json`."""
-        name, lenses = self._chosen(asked.lens)
-        run = self._run(asked.text, asked.changes)
-        reading = read_run(lenses, run, position=asked.position, top=asked.top, unembedding=True)
+    def reading(self, question: q.ReadingQuestion, _: Progress) -> ReadingAnswer:
+        """The lens predictions of all heads: as `saccade read --all --unembedding --json`."""
+        name, lenses = self._chosen(question.lens)
+        run = self._run(question.text, question.changes)
+        reading = read_run(
+            lenses, run, position=question.position, top=question.top, unembedding=True
+        )
         return ReadingAnswer(**vars(reading), lens=name)
 
-    def predictions(self, asked: q.PredictionsQuestion, _: Progress) -> Predictions:
-        """What the model predicts at each position."""
-        return predictions(self._run(asked.text, asked.changes), top=asked.top)
+    def predictions(self, question: q.PredictionsQuestion, _: Progress) -> Predictions:
+        """The predictions of the model at each position."""
+        return predictions(self._run(question.text, question.changes), top=question.top)
 
-    def measure(self, asked: q.MeasureQuestion, progress: Progress) -> HeadMap:
-        """One figure of each head."""
-        run, at = self._run(asked.text, asked.changes), asked.position
-        match asked.measure:
+    def measure(self, question: q.MeasureQuestion, progress: Progress) -> HeadMap:
+        """One value per head."""
+        run, at = self._run(question.text, question.changes), question.position
+        match question.measure:
             case "gain":
-                return measures.lens_gain(self._chosen(asked.lens)[1])
+                return measures.lens_gain(self._chosen(question.lens)[1])
             case "fidelity":
-                return measures.lens_fidelity(self._chosen(asked.lens)[1])
+                return measures.lens_fidelity(self._chosen(question.lens)[1])
             case "lens":
-                return measures.lens_kl(self._chosen(asked.lens)[1], run, position=at)
+                return measures.lens_kl(self._chosen(question.lens)[1], run, position=at)
             case "entropy":
                 return measures.attention_entropy(run, position=at)
             case "mass":
-                words, lenses = _word_list(asked.words), self._chosen(asked.lens)[1]
+                words, lenses = _word_list(question.words), self._chosen(question.lens)[1]
                 return measures.mass_on_words(lenses, run, words, position=at)
-        target = measures.target_at(run, position=at, token=asked.token, against=asked.against)
-        if asked.measure == "direct":
+        target = measures.target_at(
+            run, position=at, token=question.token, against=question.against
+        )
+        if question.measure == "direct":
             return measures.direct_effects(run, target, position=at)
-        by = Replacement("zero") if asked.ablate == "zero" else self._mean
+        by = Replacement("zero") if question.ablate == "zero" else self._mean
         return measures.ablation_effects(
             run, target, position=at, replacement=by, progress=progress
         )
 
-    def head(self, asked: q.HeadQuestion, _: Progress) -> HeadCard:
+    def head(self, question: q.HeadQuestion, _: Progress) -> HeadCard:
         """One head through every lens."""
         return head_card(
-            self._run(asked.text, asked.changes),
+            self._run(question.text, question.changes),
             self.lenses,
-            layer=asked.layer,
-            head=asked.head,
-            position=asked.position,
-            top=asked.top,
+            layer=question.layer,
+            head=question.head,
+            position=question.position,
+            top=question.top,
         )
 
-    def attention(self, asked: q.AttentionQuestion, _: Progress) -> Attention:
-        """Where one head looks from every position."""
-        self.model.check_head(asked.layer, asked.head)
-        run = self._run(asked.text, asked.changes)
-        rows = run.attention_of(asked.layer)[asked.head].float().tolist()
+    def attention(self, question: q.AttentionQuestion, _: Progress) -> Attention:
+        """Attention weights of one head, from every position."""
+        self.model.check_head(question.layer, question.head)
+        run = self._run(question.text, question.changes)
+        rows = run.attention_of(question.layer)[question.head].float().tolist()
         return Attention(
-            layer=asked.layer,
-            head=asked.head,
+            layer=question.layer,
+            head=question.head,
             tokens=run.tokens,
             weights=[
                 [round(weight, DIGITS) for weight in row[: at + 1]] for at, row in enumerate(rows)
@@ -272,48 +278,56 @@ class ReadingRoom:
         )
 
     def roles(self, _: q.NoQuestion, progress: Progress) -> RoleScores:
-        """What each head is there for: as `saccade heads roles --json`."""
+        """Scores of all heads for each role: as `saccade heads roles --json`."""
         if self._roles is None:
-            progress("finds roles of heads", 0, 1)
+            progress("scoring roles of heads", 0, 1)
             try:
                 found = find_roles(self.model)
-            except ModelError:  # its tokenizer splits names, which two of the roles are about
+            except ModelError:  # its tokenizer splits names, which two of the roles need
                 found = find_roles(self.model, roles=("induction", "previous", "duplicate"))
             self._roles = RoleScores(**json.loads(found.to_json()))
         return self._roles
 
-    def positions(self, asked: q.PositionsQuestion, _: Progress) -> PositionGrid:
-        """What each layer says at each position."""
-        run, span = self._run(asked.text, asked.changes), Span(asked.first, asked.count)
-        return position_grid(run, self._site(asked.head, asked.lens), span, top=asked.top)
+    def positions(self, question: q.PositionsQuestion, _: Progress) -> PositionGrid:
+        """The prediction of each layer at each position."""
+        run, span = self._run(question.text, question.changes), Span(question.first, question.count)
+        return position_grid(run, self._site(question.head, question.lens), span, top=question.top)
 
-    def ranks(self, asked: q.RanksQuestion, _: Progress) -> TokenRanks:
-        """Where tokens stand at each layer and position."""
-        run, span = self._run(asked.text, asked.changes), Span(asked.first, asked.count)
-        tokens = list(dict.fromkeys(measures.token_asked(run, token) for token in asked.tokens))
-        return token_ranks(run, self._site(asked.head, asked.lens), span, tokens)
+    def ranks(self, question: q.RanksQuestion, _: Progress) -> TokenRanks:
+        """Ranks of tokens at each layer and position."""
+        run, span = self._run(question.text, question.changes), Span(question.first, question.count)
+        tokens = list(dict.fromkeys(measures.token_asked(run, token) for token in question.tokens))
+        return token_ranks(run, self._site(question.head, question.lens), span, tokens)
 
-    def compare(self, asked: q.CompareQuestion, _: Progress) -> CompareAnswer:
-        """Two prompts side by side."""
-        name, lenses = self._chosen(asked.lens)
-        runs = (self._run(asked.text, asked.changes), self._run(asked.other, asked.changes))
+    def compare(self, question: q.CompareQuestion, _: Progress) -> CompareAnswer:
+        """Two prompts, compared."""
+        name, lenses = self._chosen(question.lens)
+        runs = (
+            self._run(question.text, question.changes),
+            self._run(question.other, question.changes),
+        )
         found = compare_prompts(
-            lenses, runs, token=asked.token, against=asked.against, top=asked.top
+            lenses, runs, token=question.token, against=question.against, top=question.top
         )
         return CompareAnswer(**vars(found), lens=name)
 
-    def act(self, asked: q.ActQuestion, _: Progress) -> ActAnswer:
+    def act(self, question: q.ActQuestion, _: Progress) -> ActAnswer:
         """The model before and after changes."""
-        name, lenses = self._chosen(asked.lens) if self.lenses else (None, None)
-        before, after = self._run(asked.text, []), self._run(asked.text, asked.changes, asked.lens)
+        name, lenses = self._chosen(question.lens) if self.lenses else (None, None)
+        before, after = (
+            self._run(question.text, []),
+            self._run(question.text, question.changes, question.lens),
+        )
         acted = Acted(before, after)
-        found = what_happened(lenses, acted, token=asked.token, top=asked.top, say=asked.say)
+        found = what_happened(
+            lenses, acted, token=question.token, top=question.top, say=question.say
+        )
         return ActAnswer(**vars(found), lens=name)
 
-    def edit(self, asked: q.ActQuestion, _: Progress) -> bytes:
+    def edit(self, question: q.ActQuestion, _: Progress) -> bytes:
         """Injections as a folder that `saccade edit --load` takes, packed as a zip file."""
-        changes = self._run(asked.text, asked.changes, asked.lens).changes
-        return packed_edit(edit_of(self.model, changes, prompt=asked.text))
+        changes = self._run(question.text, question.changes, question.lens).changes
+        return zipped_edit(edit_of(self.model, changes, prompt=question.text))
 
     def _chosen(self, name: str | None) -> tuple[str, Lenses]:
         if not self.lenses:
@@ -325,7 +339,7 @@ class ReadingRoom:
         if name not in self.lenses:
             raise UsageError(
                 f"no lenses {name!r}: there are {', '.join(self.lenses)}",
-                hint="name others with `saccade view --lens FOLDER`",
+                hint="load others with `saccade view --lens FOLDER`",
             )
         return name, self.lenses[name]
 
@@ -336,23 +350,23 @@ class ReadingRoom:
         return Site(name=name, lenses=lenses, head=head)
 
     def _run(self, text: str, changes: Sequence[q.AnyChange], lens: str | None = None) -> TextRun:
-        said = [each.model_dump(mode="json") for each in changes]
-        through = lens if any(each.get("form") == "lens" for each in said) else None
-        key = json.dumps([text, said, through])
+        dumped = [each.model_dump(mode="json") for each in changes]
+        used_lens = lens if any(each.get("form") == "lens" for each in dumped) else None
+        key = json.dumps([text, dumped, used_lens])
         run = self._runs.pop(key, None) or self._new_run(text, changes, lens)
-        self._runs[key] = run  # weighed again: a run of a long text grows as it is asked about
+        self._runs[key] = run  # stored again, to update its size: a run grows with its questions
         return run
 
     def _new_run(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> TextRun:
-        made = self._made(text, changes, lens) if changes else []
-        return TextRun(self.model, text, changes=made, limit=q.MOST_TOKENS)
+        applied = self._changes(text, changes, lens) if changes else []
+        return TextRun(self.model, text, changes=applied, limit=q.MOST_TOKENS)
 
-    def _made(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> list[Change]:
-        asked = _asked(changes)
-        lenses = self._chosen(lens)[1] if any(each.form == "lens" for each in asked) else None
+    def _changes(self, text: str, changes: Sequence[q.AnyChange], lens: str | None) -> list[Change]:
+        requested = _requested(changes)
+        lenses = self._chosen(lens)[1] if any(each.form == "lens" for each in requested) else None
         return [
             make_change(self.model, each, prompt=text, elsewhere=self._elsewhere, lenses=lenses)
-            for each in asked
+            for each in requested
         ]
 
     @cached_property
@@ -368,25 +382,28 @@ class ReadingRoom:
         return Replacement.mean(self.model, self._reference)
 
 
-def _asked(changes: Sequence[q.AnyChange]) -> list[AskedChange]:
+def _requested(changes: Sequence[q.AnyChange]) -> list[AskedChange]:
     found = []
     for each in changes:
-        said = each.model_dump()
-        places = said.pop("positions")
-        found.append(AskedChange(**said, positions=None if places is None else tuple(places)))
+        fields = each.model_dump()
+        positions = fields.pop("positions")
+        found.append(
+            AskedChange(**fields, positions=None if positions is None else tuple(positions))
+        )
     return found
 
 
-def _word_list(asked: str | None) -> list[str]:
-    """Words by the name of a list, or between commas; never a file, whose name a page could give.
+def _word_list(given: str | None) -> list[str]:
+    """Words by the name of a list, or separated by commas; never a file that a page could name.
 
     >>> _word_list("she, her")
     ['she', 'her']
     """
-    if asked is None:
+    if given is None:
         raise UsageError(
-            "mass on which words?", hint="give the name of a list, or words with commas"
+            "the measure mass needs words",
+            hint="give the name of a list, or words separated by commas",
         )
-    if asked in word_lists():
-        return list(word_lists()[asked])
-    return [word for each in asked.split(",") if (word := each.strip())]
+    if given in word_lists():
+        return list(word_lists()[given])
+    return [word for each in given.split(",") if (word := each.strip())]

@@ -1,4 +1,4 @@
-"""Takes questions and gives answers: from what is kept, or by the worker."""
+"""A session: one model, its lenses and its runs. Answers come from the cache or the worker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cachetools import LRUCache
 from saccade import __version__
 from saccade.errors import ModelError, SaccadeError
 from saccade.viewer import schemas as q
-from saccade.viewer.export import written
-from saccade.viewer.routes import ROUTES, Asked, Route
-from saccade.viewer.runs import Gallery, NotHereError
+from saccade.viewer.export import json_bytes
+from saccade.viewer.routes import ROUTES, Route, RouteCall
+from saccade.viewer.runs import Gallery, NotFoundError
 from saccade.viewer.worker import (
     BusyError,
-    GivenUpError,
-    Opened,
+    JobCancelledError,
+    OpenedModel,
     Progress,
     Step,
     ViewConfig,
@@ -30,9 +30,9 @@ from saccade.viewer.worker import (
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
-    from saccade.viewer.service import ReadingRoom
+    from saccade.viewer.service import ModelService
 
-ANSWER_BYTES = 2**26  # of answers kept
+ANSWER_BYTES = 2**26  # size of the cache of answers
 PROMPTS = (
     "The Eiffel Tower is located in the city of",
     "When Mary and John went to the store, John gave a drink to",
@@ -44,17 +44,17 @@ IsGone = Callable[[], Awaitable[bool]]
 State: TypeAlias = Literal["opening", "ready", "failed", "none"]
 
 
-class StillOpeningError(SaccadeError):
-    """The model is not there yet."""
+class ModelLoadingError(SaccadeError):
+    """The model is still being opened."""
 
 
-class FailedError(SaccadeError):
-    """The model, or our own code, failed in a way that nobody foresaw."""
+class UnexpectedError(SaccadeError):
+    """The model, or our own code, raised an error that is no `SaccadeError`."""
 
 
 @dataclass(frozen=True)
 class LayerSize:
-    """How many heads a layer has."""
+    """Number of heads of a layer."""
 
     layer: int
     n_heads: int
@@ -62,7 +62,7 @@ class LayerSize:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutModel:
-    """A model in numbers."""
+    """Sizes of a model."""
 
     name: str
     layers: tuple[LayerSize, ...]
@@ -73,7 +73,7 @@ class AboutModel:
 
 @dataclass(frozen=True)
 class Problem:
-    """An error in the words of the command line."""
+    """An error, worded as on the command line."""
 
     error: str
     hint: str
@@ -81,7 +81,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What the page shows while it waits."""
+    """State of the session: what the page shows while it waits."""
 
     version: str
     state: State
@@ -98,113 +98,117 @@ class Status:
 
 
 @final
-class Desk:
-    """One for each server. Only the worker's thread touches the model."""
+class Session:
+    """One per server. Only the worker's thread uses the model."""
 
     def __init__(self, config: ViewConfig, *, routes: Sequence[Route[Any]] = ROUTES) -> None:
         self.config, self.routes = config, routes
         self.worker = Worker()
         self.gallery = Gallery(config.folders, data=config.data)
         self._answers: LRUCache[str, bytes] = sized_cache(ANSWER_BYTES, size=len)
-        self._room: ReadingRoom | None = None
+        self._service: ModelService | None = None
         self._problem: SaccadeError | None = None
         self.state: State = "opening" if config.has_model else "none"
 
     async def open(self) -> None:
-        """Open the model; what goes wrong is shown in the page."""
+        """Open the model; the page shows an error if that fails."""
         if not self.config.has_model:
             return
         try:
-            room = await self.worker.ask("open", self._open_room)
-        except GivenUpError:
+            service = await self.worker.ask("open", self._open_service)
+        except JobCancelledError:
             return
         except SaccadeError as error:
             self.state, self._problem = "failed", error
-        except Exception as error:  # noqa: BLE001  a model may fail in any way; the server lives on
+        except Exception as error:  # noqa: BLE001  a model may raise anything; the server keeps running
             self.state, self._problem = "failed", unexpected(error)
         else:
-            self._room, self._problem, self.state = room, room.problem, "ready"
+            self._service, self._problem, self.state = service, service.problem, "ready"
 
-    def take(self, opened: Opened) -> None:
-        """Answer questions about this model, which is open already."""
-        from saccade.viewer.service import ReadingRoom
+    def use(self, opened: OpenedModel) -> None:
+        """Use a model that is open already."""
+        from saccade.viewer.service import ModelService
 
-        self._room, self._problem, self.state = ReadingRoom(opened), opened.problem, "ready"
+        self._service, self._problem, self.state = ModelService(opened), opened.problem, "ready"
 
     def now(self) -> Status:
-        """Whether the model is there, and what it is busy with."""
+        """Whether the model is open, and the job that runs."""
         from saccade.interp.studies.bias.bias_words import word_lists
 
-        room, step = self._room, self.worker.step
+        service, step = self._service, self.worker.step
         is_opening = self.state == "opening"
-        known = {} if room is None else room.lenses
+        known = {} if service is None else service.lenses
         sites = {name: next(iter(each.by_layer.values())).site for name, each in known.items()}
         return Status(
             version=__version__,
             state=self.state,
-            model=None if room is None else about_model(room.model),
+            model=None if service is None else about_model(service.model),
             lenses=[name for name, site in sites.items() if site != "residual"],
             residual_lenses=[name for name, site in sites.items() if site == "residual"],
             opening=step if is_opening else None,
             job=None if is_opening else step,
             waiting=self.worker.waiting,
-            problem=None if self._problem is None else Problem(**told(self._problem)),
+            problem=None if self._problem is None else Problem(**problem_fields(self._problem)),
             word_lists=list(word_lists()),
             roles=["induction", "previous", "duplicate", "name-mover", "copy"],
             examples=list(PROMPTS),
         )
 
     def status(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The same, ready for JSON."""
         return as_json(self.now())
 
-    async def answer(self, asked: Asked, *, is_gone: IsGone | None = None) -> bytes:
-        """The answer to a question: JSON, or a file."""
-        route = asked.route
+    async def answer(self, call: RouteCall, *, is_gone: IsGone | None = None) -> bytes:
+        """Answer of a route, as bytes: JSON, or a file."""
+        route = call.route
         if route.by_worker:
-            return await self._worked(asked, is_gone)
+            return await self._answer_by_worker(call, is_gone)
         method = route.method(route.source.of(self))
-        if route.source.reads_files:  # beside the event loop, which others wait for
-            return await asyncio.to_thread(lambda: in_bytes(method(*asked.given)))
-        return in_bytes(method(*asked.given))
+        if route.source.reads_files:  # in a thread: it would block the event loop
+            return await asyncio.to_thread(lambda: to_bytes(method(*call.arguments)))
+        return to_bytes(method(*call.arguments))
 
-    async def _worked(self, asked: Asked, is_gone: IsGone | None) -> bytes:
-        found = self._answers.get(asked.key)
+    async def _answer_by_worker(self, call: RouteCall, is_gone: IsGone | None) -> bytes:
+        found = self._answers.get(call.key)
         if found is not None:
             return found
-        method = asked.route.method(asked.route.source.of(self))
+        method = call.route.method(call.route.source.of(self))
 
         def work(progress: Progress) -> bytes:
             try:
-                return in_bytes(method(*asked.given, progress))
-            except (SaccadeError, GivenUpError):
+                return to_bytes(method(*call.arguments, progress))
+            except (SaccadeError, JobCancelledError):
                 raise
             except Exception as error:
-                _log.exception("a question failed: %s", asked.route.path)
+                _log.exception("a question failed: %s", call.route.path)
                 raise unexpected(error) from error
 
-        made = await self.worker.ask(asked.key, work, is_gone=is_gone)
-        self._answers[asked.key] = made
-        return made
+        answer = await self.worker.ask(call.key, work, is_gone=is_gone)
+        self._answers[call.key] = answer
+        return answer
 
     def close(self) -> None:
-        """Start no other job."""
+        """Stop the worker: it starts no further job."""
         self.worker.close()
 
-    def _open_room(self, progress: Progress) -> ReadingRoom:
-        """Runs in the worker's thread: nobody waits for what is imported here."""
+    def _open_service(self, progress: Progress) -> ModelService:
+        """Runs in the worker's thread, so that slow imports block nobody."""
         opened = open_model_and_lenses(self.config, progress)
-        from saccade.viewer.service import ReadingRoom
+        from saccade.viewer.service import ModelService
 
-        return ReadingRoom(opened)
+        return ModelService(opened)
 
     @property
-    def room(self) -> ReadingRoom:
-        """What answers questions about the model; refuses while there is none."""
-        if self._room is not None:
-            return self._room
+    def service(self) -> ModelService:
+        """Answers questions about the model.
+
+        Raises:
+            SaccadeError: the model is not open.
+        """
+        if self._service is not None:
+            return self._service
         if self.state == "opening":
-            raise StillOpeningError("the model is still being opened", hint="ask again in a moment")
+            raise ModelLoadingError("the model is still being opened", hint="try again in a moment")
         if self._problem is not None:
             raise self._problem
         raise ModelError(
@@ -213,7 +217,7 @@ class Desk:
 
 
 def about_model(model: LanguageModel) -> AboutModel:
-    """A model in numbers."""
+    """Sizes of a model."""
     return AboutModel(
         name=model.name,
         layers=tuple(LayerSize(at.index, at.n_heads) for at in model.layers),
@@ -223,40 +227,40 @@ def about_model(model: LanguageModel) -> AboutModel:
     )
 
 
-def told(error: SaccadeError) -> dict[str, str]:
-    """An error as every route tells it."""
+def problem_fields(error: SaccadeError) -> dict[str, str]:
+    """An error as every route returns it."""
     return {"error": str(error), "hint": error.hint}
 
 
-def unexpected(error: Exception) -> FailedError:
-    """What nobody foresaw, in words."""
-    return FailedError(
+def unexpected(error: Exception) -> UnexpectedError:
+    """The error of a user for an error that we did not expect."""
+    return UnexpectedError(
         f"the model failed: {type(error).__name__}: {error}",
-        hint="the server goes on; its terminal shows where it happened",
+        hint="the server keeps running; its terminal shows the traceback",
     )
 
 
 def status_of(error: SaccadeError) -> int:
-    """The status that goes with an error."""
-    if isinstance(error, BusyError | StillOpeningError):
+    """HTTP status of an error."""
+    if isinstance(error, BusyError | ModelLoadingError):
         return 503
-    if isinstance(error, NotHereError):
+    if isinstance(error, NotFoundError):
         return 404
-    if isinstance(error, FailedError):
+    if isinstance(error, UnexpectedError):
         return 500
     return 400 if error.exit_code == 2 else 409
 
 
-def in_bytes(answer: Any) -> bytes:
-    """What a method gave, as it is sent: a file, or JSON."""
-    return answer if isinstance(answer, bytes) else written(as_json(answer))
+def to_bytes(answer: Any) -> bytes:
+    """Body of a reply: the bytes of a file, or JSON."""
+    return answer if isinstance(answer, bytes) else json_bytes(as_json(answer))
 
 
 def as_json(answer: Any) -> Any:
-    """A dataclass or several as dicts: their own where they make one, else all of their fields.
+    """Dataclasses as dicts: by their own `to_dict` if they have one, else field by field.
 
-    >>> as_json((Step("reads lenses", 1, 2),))
-    [{'what': 'reads lenses', 'done': 1, 'total': 2}]
+    >>> as_json((Step("loading lenses", 1, 2),))
+    [{'what': 'loading lenses', 'done': 1, 'total': 2}]
     """
     if isinstance(answer, tuple):
         return [as_json(each) for each in answer]

@@ -1,4 +1,4 @@
-"""One job at a time on the model: a short queue, progress, and giving up what nobody waits for."""
+"""The worker: one job at a time on the model, a short queue, progress, cancelled jobs."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# What a viewer is started with.
+# Configuration.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConfig:
-    """What is shown: a model with its lenses, folders of runs and traces."""
+    """What the viewer shows: a model with its lenses, folders of runs and traces."""
 
     model: str | None = None
-    """A hub name or a folder; the small default without it."""
+    """A hub name or a folder. Default: the small default model."""
     lenses: tuple[str, ...] = ()
-    """Folders or hub names; where `saccade lens fit` puts them without."""
+    """Folders or hub names. Default: where `saccade lens fit` writes them."""
     folders: tuple[Path, ...] = ()
-    """Runs, saved traces, or folders of such."""
+    """Runs, saved traces, or folders of them."""
     data: Path | None = None
-    """The folder with data sets, for inputs that name one of their images."""
+    """Folder of data sets, for inputs that name one of their images."""
     has_model: bool = True
     """False shows runs and traces only."""
     trust_remote_code: bool = False
-    """True runs the Python code that the model brings with it."""
+    """True runs Python code from the model's folder or repository."""
 
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-def sized_cache(most: int, *, size: Callable[[Made], int]) -> LRUCache[str, Made]:
-    """A cache bounded by the size of all that is in it; what was used longest ago goes first.
+def sized_cache(most: int, *, size: Callable[[Value], int]) -> LRUCache[str, Value]:
+    """A least-recently-used cache, bounded by the total size of its values.
 
-    What is larger than all of it is kept as well, alone, until the next one comes: a long text
-    costs no new run of the model for each of its heads. Each cache is used by one thread only.
+    A value larger than the whole cache is stored too, alone, until the next one is added: so a long
+    text needs no new run of the model for each of its heads. Each cache is used by one thread only.
 
-    >>> kept = sized_cache(5, size=len)
-    >>> kept["a"], kept["b"] = "xxx", "yyy"
-    >>> list(kept)
+    >>> cache = sized_cache(5, size=len)
+    >>> cache["a"], cache["b"] = "xxx", "yyy"
+    >>> list(cache)
     ['b']
-    >>> kept["c"] = "larger than all"
-    >>> list(kept)
+    >>> cache["c"] = "larger than all"
+    >>> list(cache)
     ['c']
     """
-    return LRUCache(most, getsizeof=lambda made: min(most, size(made)))
+    return LRUCache(most, getsizeof=lambda value: min(most, size(value)))
 
 
-MOST_WAITING = 16  # jobs; more would be old news by the time they are done
-PATIENCE = 5.0  # seconds that a job gets to end in when all is over
-LOOK_EVERY = 0.25  # seconds between looks whether the asker is still there
+MOST_WAITING = 16  # jobs in the queue; the answers of more would come too late
+CLOSE_SECONDS = 5.0  # time for the running job to end when the worker closes
+POLL_SECONDS = 0.25  # between checks whether the client is still connected
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
@@ -72,13 +72,13 @@ class BusyError(SaccadeError):
     """Too many questions are waiting already."""
 
 
-class GivenUpError(Exception):
-    """Ends a job that nobody waits for any more."""
+class JobCancelledError(Exception):
+    """Ends a job whose clients have all disconnected."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far a job is."""
+    """Progress of a job."""
 
     what: str
     done: int
@@ -86,34 +86,34 @@ class Step:
 
 
 @dataclass(eq=False)
-class _Ticket:
-    """A job on its way; several askers of one question share it."""
+class _PendingJob:
+    """A queued or running job; clients with the same question share it."""
 
     future: asyncio.Future[Any]
-    askers: int = 0
-    is_unwanted: threading.Event = field(default_factory=threading.Event)
+    waiters: int = 0
+    is_cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 @final
 class Worker:
     """A single thread, since two jobs on one model would only share its cores.
 
-    Who asks what is being answered already waits for the same answer.
+    A question that is already queued or running is not queued again: its clients share the answer.
     """
 
     def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon: Ctrl-C does not wait for a model that is still being read from disk.
+        # A daemon thread: Ctrl-C does not wait for a model that is still being loaded.
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
-        self._tickets: dict[str, _Ticket] = {}
+        self._pendings: dict[str, _PendingJob] = {}
         self._most_waiting = most_waiting
         self.step: Step | None = None
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait behind the one that runs."""
-        return max(0, len(self._tickets) - 1)
+        """Number of jobs that wait for the running one."""
+        return max(0, len(self._pendings) - 1)
 
     async def ask(
         self,
@@ -122,137 +122,137 @@ class Worker:
         *,
         is_gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Any:
-        """The result of a job, when its turn has come.
+        """Queue a job and wait for its result.
 
         Args:
-            key: two jobs with the same key are one.
-            is_gone: whether the asker has left.
+            key: jobs with the same key are one job.
+            is_gone: whether the client has disconnected.
 
         Raises:
             BusyError: the queue is full.
-            GivenUpError: the asker has left.
+            JobCancelledError: the client has disconnected.
         """
-        ticket = self._tickets.get(key)
-        if ticket is None or ticket.is_unwanted.is_set():
-            ticket = self._begin(key, job)
-        ticket.askers += 1
+        pending = self._pendings.get(key)
+        if pending is None or pending.is_cancelled.is_set():
+            pending = self._queue(key, job)
+        pending.waiters += 1
         try:
             while True:
-                done, _ = await asyncio.wait({ticket.future}, timeout=LOOK_EVERY)
+                done, _ = await asyncio.wait({pending.future}, timeout=POLL_SECONDS)
                 if done:
-                    return ticket.future.result()
+                    return pending.future.result()
                 if is_gone is not None and await is_gone():
-                    raise GivenUpError
+                    raise JobCancelledError
         finally:
-            ticket.askers -= 1
-            if not ticket.askers:
-                ticket.is_unwanted.set()
+            pending.waiters -= 1
+            if not pending.waiters:
+                pending.is_cancelled.set()
 
     def close(self) -> None:
-        """Let the running job end at its next step, and start no other."""
-        for ticket in self._tickets.values():
-            ticket.is_unwanted.set()
+        """Cancel the running job at its next step, and start no other."""
+        for pending in self._pendings.values():
+            pending.is_cancelled.set()
         self._jobs.put(None)
-        # A thread that torch has worked in aborts the process if it is cut off at its end.
-        self._thread.join(PATIENCE)
+        # If a thread in which torch has run is killed at exit, the process aborts.
+        self._thread.join(CLOSE_SECONDS)
 
-    def _begin(self, key: str, job: Callable[[Progress], Any]) -> _Ticket:
-        if len(self._tickets) > self._most_waiting:
+    def _queue(self, key: str, job: Callable[[Progress], Any]) -> _PendingJob:
+        if len(self._pendings) > self._most_waiting:
             raise BusyError(
-                f"busy: {len(self._tickets)} questions are waiting for the model",
-                hint="ask again in a moment",
+                f"busy: {len(self._pendings)} questions are waiting for the model",
+                hint="try again in a moment",
             )
         loop = asyncio.get_running_loop()
-        ticket = self._tickets[key] = _Ticket(loop.create_future())
-        self._jobs.put(lambda: self._do(job, ticket, loop))
+        pending = self._pendings[key] = _PendingJob(loop.create_future())
+        self._jobs.put(lambda: self._do(job, pending, loop))
 
         def forget(ended: asyncio.Future[Any]) -> None:
-            if self._tickets.get(key) is ticket:
-                del self._tickets[key]
+            if self._pendings.get(key) is pending:
+                del self._pendings[key]
             if not ended.cancelled():
-                ended.exception()  # seen here too, should every asker have left
+                ended.exception()  # marks it as retrieved, even if every client has disconnected
 
-        ticket.future.add_done_callback(forget)
-        return ticket
+        pending.future.add_done_callback(forget)
+        return pending
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
 
     def _do(
-        self, job: Callable[[Progress], Any], ticket: _Ticket, loop: asyncio.AbstractEventLoop
+        self, job: Callable[[Progress], Any], pending: _PendingJob, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Runs in the worker's thread, and tells the askers' loop how it ended."""
+        """Runs in the worker's thread, and pass its result to the event loop."""
         result, error = None, None
         try:
-            result = self._run(job, ticket.is_unwanted)
-        except Exception as raised:  # noqa: BLE001  whatever it is, it belongs to the askers
+            result = self._run(job, pending.is_cancelled)
+        except Exception as raised:  # noqa: BLE001  any error is raised again for the clients
             error = raised
 
         def settle() -> None:
-            if ticket.future.done():
+            if pending.future.done():
                 return
             if error is None:
-                ticket.future.set_result(result)
+                pending.future.set_result(result)
             else:
-                ticket.future.set_exception(error)
+                pending.future.set_exception(error)
 
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed: no client is left
             loop.call_soon_threadsafe(settle)
 
-    def _run(self, job: Callable[[Progress], Any], unwanted: threading.Event) -> Any:
+    def _run(self, job: Callable[[Progress], Any], is_cancelled: threading.Event) -> Any:
         def progress(what: str, done: int, total: int) -> None:
             self.step = Step(what, done, total)
-            if unwanted.is_set():
-                raise GivenUpError
+            if is_cancelled.is_set():
+                raise JobCancelledError
 
         try:
-            if unwanted.is_set():
-                raise GivenUpError
+            if is_cancelled.is_set():
+                raise JobCancelledError
             return job(progress)
         finally:
             self.step = None
 
 
-# Open the model and its lenses while the page is already in sight.
+# Open the model and its lenses; meanwhile the page is already shown.
 
 DEFAULT_NAME = "default"
 
 
-class Opened(NamedTuple):
-    """A model, its lenses by name, and what went wrong with lenses that nobody named."""
+class OpenedModel(NamedTuple):
+    """A model, its lenses by name, and the error if the default lenses could not be loaded."""
 
     model: LanguageModel
     lenses: dict[str, Lenses]
     problem: LensError | None = None
 
 
-def open_model_and_lenses(config: ViewConfig, progress: Progress) -> Opened:
-    """Open what was asked for; each step is told, since the first ones take seconds."""
+def open_model_and_lenses(config: ViewConfig, progress: Progress) -> OpenedModel:
+    """Open the model and the lenses; reports each step, since the first ones take seconds."""
     total = 2 + max(1, len(config.lenses))
-    progress("starts torch", 0, total)
+    progress("importing torch", 0, total)
     from saccade.interp.heads.model import DEFAULT_MODEL, open_model
     from saccade.interp.lenses.lens_set import load_lenses
 
     name = DEFAULT_MODEL if config.model is None else config.model
-    progress(f"opens {Path(name).name}", 1, total)
+    progress(f"opening {Path(name).name}", 1, total)
     model = open_model(name, trust_remote_code=config.trust_remote_code)
     lenses: dict[str, Lenses] = {}
-    for place, named in enumerate(config.lenses):
-        progress(f"reads lenses {lens_name(named, lenses)}", 2 + place, total)
+    for index, named in enumerate(config.lenses):
+        progress(f"loading lenses {lens_name(named, lenses)}", 2 + index, total)
         lenses[lens_name(named, lenses)] = load_lenses(named, model)
     problem = None
     if not config.lenses:
-        progress("reads lenses", 2, total)
+        progress("loading lenses", 2, total)
         try:
             lenses[DEFAULT_NAME] = load_lenses(None, model)
-        except LensError as error:  # the model can be looked at without; the page says how to fit
+        except LensError as error:  # the model works without lenses; the page shows how to fit some
             problem = error
-    return Opened(model, lenses, problem)
+    return OpenedModel(model, lenses, problem)
 
 
 def lens_name(named: str, taken: dict[str, Lenses]) -> str:
-    """What lenses are called on the page: the last part of their path, made unique.
+    """Name of lenses on the page: the last part of their path, made unique.
 
     >>> lens_name("here/closed", {}), lens_name("there/closed/", {"closed": None})
     ('closed', 'closed-2')

@@ -45,7 +45,7 @@ WORKING = 3.0  # seconds of work after which a command that shows progress is le
 BUSY = 10.0  # seconds of work without a sign of life
 FOREVER = 120.0  # seconds by the clock
 # A server is as far as it gets when it has said this; progress is shown as "stage: 3/7".
-SIGNS = re.compile(rb"Ctrl-C ends it|: \d+/\d+")  # the viewer's line, or progress
+SIGNS = re.compile(rb"Ctrl-C stops it|: \d+/\d+")  # the viewer's line, or progress
 
 
 def main(folder: Path) -> None:

@@ -22,7 +22,7 @@ def test_the_screen_of_runs_is_taken_without_a_model(tool, tiny_run, tmp_path):
     assert content[:4] == b"\x89PNG"
     assert [int.from_bytes(content[at : at + 4]) for at in (16, 20)] == [1440, 900]
     code, _, err = tool("screenshots", tmp_path / "runs", "--no-model", "--only", "trace")
-    assert code == 2 and "there is no picture 'trace'" in err and "did you mean 'traces'?" in err
+    assert code == 2 and "there is no screenshot 'trace'" in err and "did you mean 'traces'?" in err
 
 
 def test_without_a_browser_it_says_what_to_install(tool, monkeypatch, told_in_a_line):

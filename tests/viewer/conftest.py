@@ -88,10 +88,10 @@ def lens_folders(stories, tmp_path_factory) -> tuple[Path, Path]:
 def opened(stories, lens_folders):
     """The little model and its lenses."""
     import saccade
-    from saccade.viewer.worker import Opened
+    from saccade.viewer.worker import OpenedModel
 
     lenses = {path.name: saccade.load_lenses(path, stories) for path in lens_folders}
-    return Opened(stories, lenses)
+    return OpenedModel(stories, lenses)
 
 
 @pytest.fixture(scope="session")
@@ -141,27 +141,27 @@ def config(stories, lens_folders, gallery_folder):
 
 
 @pytest.fixture
-def desk(config, opened):
-    """A desk whose model is open already, with nothing in its caches."""
+def session(config, opened):
+    """A session whose model is open already, with nothing in its caches."""
     from dataclasses import replace
 
-    from saccade.viewer.session import Desk
+    from saccade.viewer.session import Session
 
-    found = Desk(replace(config, has_model=False))
-    found.take(opened)
+    found = Session(replace(config, has_model=False))
+    found.use(opened)
     yield found
     found.close()
 
 
 @pytest.fixture
-def client(desk):
+def client(session):
     """Asks the server, as the page does."""
     from fastapi.testclient import TestClient
 
     from saccade.viewer.app import make_app
     from saccade.viewer.security import Address
 
-    app = make_app(desk, Address(port=PORT))
+    app = make_app(session, Address(port=PORT))
     with TestClient(
         app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False
     ) as found:
@@ -183,7 +183,7 @@ def ask(client) -> Any:
 
 @pytest.fixture(scope="session")
 def served() -> Any:
-    """Serves a desk: ``with served(desk) as url``."""
+    """Serves a session: ``with served(session) as url``."""
     return RunningServer
 
 
@@ -192,18 +192,18 @@ def server(config, opened, served) -> Iterator[str]:
     """The address of a server that runs for the whole session."""
     from dataclasses import replace
 
-    from saccade.viewer.session import Desk
+    from saccade.viewer.session import Session
 
-    desk = Desk(replace(config, has_model=False))
-    desk.take(opened)
-    with served(desk) as url:
+    session = Session(replace(config, has_model=False))
+    session.use(opened)
+    with served(session) as url:
         yield url
 
 
 class RunningServer:
-    """A server of a desk, in a thread."""
+    """A server of a session, in a thread."""
 
-    def __init__(self, desk: Any) -> None:
+    def __init__(self, session: Any) -> None:
         import uvicorn
 
         from saccade.viewer.app import make_app
@@ -212,7 +212,7 @@ class RunningServer:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         port = self._socket.getsockname()[1]
-        app = make_app(desk, Address(port=port))
+        app = make_app(session, Address(port=port))
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True

@@ -247,7 +247,7 @@ def test_status_names_the_model_and_what_can_be_asked(ask, stories):
     assert status["job"] is None and status["waiting"] == 0 and "she" in status["word_lists"]
 
 
-def test_nothing_is_computed_twice(ask, desk, monkeypatch):
+def test_nothing_is_computed_twice(ask, session, monkeypatch):
     from saccade.interp.lenses import text_run
 
     runs = []

@@ -57,7 +57,7 @@ def test_an_ablation_is_the_model_without_the_head(ask, stories):
     assert found["changes"] == ["ablate 1.3 (zero)"]
 
 
-def test_what_the_lens_foretold_is_the_difference_of_its_two_readings(ask, opened):
+def test_what_the_lens_predicted_is_the_difference_of_its_two_readings(ask, opened):
     from saccade.interp.heads.intervene import Scale, intervene
     from saccade.interp.lenses.text_run import TextRun
 

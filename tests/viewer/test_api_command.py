@@ -66,7 +66,7 @@ def test_every_address_but_loopback_gets_a_token():
             ["--print", "reading", "--no-model", "--ask", "{1"],
             "the question is damaged: expected JSON",
         ),
-        (["--no-model", "--save", "x.html"], "a saved page is about a prompt"),
+        (["--no-model", "--save", "x.html"], "a saved page needs a prompt"),
     ],
 )
 def test_misuse_is_told_in_a_line(arguments, said, capsys, tmp_path, monkeypatch):

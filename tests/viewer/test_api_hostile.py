@@ -68,9 +68,9 @@ def test_a_form_of_another_page_cannot_ask(client):
 @pytest.mark.parametrize(
     "path",
     [
-        "/page/../desk.py",
+        "/page/../session.py",
         "/page/..%2fdesk.py",
-        "/page/%2e%2e/desk.py",
+        "/page/%2e%2e/session.py",
         "/page/..%5cdesk.py",
         "/page//etc/passwd",
         "/page/main.js%00.png",
@@ -212,11 +212,11 @@ def test_a_token_that_says_script_stays_text(client):
     assert "alert(1)" not in page.replace(inlined[1], "")
 
 
-def test_a_model_error_shows_and_the_server_lives_on(client, desk, monkeypatch, caplog):
+def test_a_model_error_shows_and_the_server_lives_on(client, session, monkeypatch, caplog):
     def fails(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(desk._room, "_run", fails)
+    monkeypatch.setattr(session._service, "_run", fails)
     reply = client.post("/api/reading", json={"text": TEXT})
     assert reply.status_code == 500
     assert reply.json()["error"] == "the model failed: RuntimeError: out of memory"
@@ -224,7 +224,7 @@ def test_a_model_error_shows_and_the_server_lives_on(client, desk, monkeypatch, 
     assert client.post("/api/reading", json={"text": TEXT}).status_code == 200
 
 
-def test_another_address_needs_the_token(desk):
+def test_another_address_needs_the_token(session):
     from fastapi.testclient import TestClient
 
     from saccade.viewer.app import make_app
@@ -233,7 +233,7 @@ def test_another_address_needs_the_token(desk):
     assert new_address("127.0.0.1", 80).token == "" == new_address("localhost", 80).token
     address = new_address("0.0.0.0", 8765)
     assert len(address.token) >= 32 and address.token in address.url
-    with TestClient(make_app(desk, address), base_url="http://10.0.0.7:8765") as client:
+    with TestClient(make_app(session, address), base_url="http://10.0.0.7:8765") as client:
         for path in ("/", "/page/main.js", "/api/status", "/?token=", "/?token=wrong"):
             assert client.get(path).status_code == 403
         bearer = {"Authorization": f"Bearer {address.token}"}

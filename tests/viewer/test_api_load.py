@@ -74,7 +74,7 @@ def test_a_full_queue_says_that_it_is_busy():
 
 
 def test_work_that_nobody_waits_for_is_given_up():
-    from saccade.viewer.worker import GivenUpError, Worker
+    from saccade.viewer.worker import JobCancelledError, Worker
 
     steps: list[int] = []
 
@@ -89,7 +89,7 @@ def test_work_that_nobody_waits_for_is_given_up():
 
     async def ask() -> str:
         worker = Worker()
-        with pytest.raises(GivenUpError):
+        with pytest.raises(JobCancelledError):
             await worker.ask("long", long, is_gone=is_gone)
         return await worker.ask("short", lambda _: "done")
 
@@ -99,45 +99,45 @@ def test_work_that_nobody_waits_for_is_given_up():
 def test_status_answers_while_the_model_works(config, opened, served):
     from dataclasses import replace
 
-    from saccade.viewer.session import Desk
+    from saccade.viewer.session import Session
 
-    desk = Desk(replace(config, has_model=False))
-    desk.take(opened)
+    session = Session(replace(config, has_model=False))
+    session.use(opened)
     go = threading.Event()
 
     def slow(_: object, progress) -> dict[str, object]:
-        progress("finds roles of heads", 1, 3)
+        progress("scoring roles of heads", 1, 3)
         assert go.wait(20)
         return {"model": "", "seed": 0, "heads": []}
 
-    desk._room.roles = slow
-    with served(desk) as url, ThreadPoolExecutor(1) as other:
+    session._service.roles = slow
+    with served(session) as url, ThreadPoolExecutor(1) as other:
         asked = other.submit(httpx.get, f"{url}/api/roles", timeout=30)
         for _ in range(200):
             status = httpx.get(f"{url}/api/status", timeout=5).json()
             if status["job"]:
                 break
             time.sleep(0.02)
-        assert status["job"] == {"what": "finds roles of heads", "done": 1, "total": 3}
+        assert status["job"] == {"what": "scoring roles of heads", "done": 1, "total": 3}
         go.set()
         assert asked.result().status_code == 200
         assert httpx.get(f"{url}/api/status", timeout=5).json()["job"] is None
 
 
 def test_the_page_is_there_before_the_model(config, served):
-    from saccade.viewer import session as desks
+    from saccade.viewer import session as sessions
 
     go = threading.Event()
 
     def slow(_: object, progress) -> None:
         progress("opens a model", 1, 4)
         assert go.wait(20)
-        raise desks.ModelError("no such model", hint="give another")
+        raise sessions.ModelError("no such model", hint="give another")
 
-    desk = desks.Desk(config)
+    session = sessions.Session(config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(desks, "open_model_and_lenses", slow)
-        with served(desk) as url:
+        patch.setattr(sessions, "open_model_and_lenses", slow)
+        with served(session) as url:
             assert httpx.get(url, timeout=5).status_code == 200
             status = _until(url, lambda found: found["opening"])
             assert status["state"] == "opening" and status["model"] is None

@@ -37,7 +37,7 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "compare": {"text": TEXT, "other": TEXT.replace("girl", "dog"), "token": "Lily"},
     "act": {"text": TEXT, "changes": [{"kind": "ablate", "layer": 1, "head": 3}], "say": 2},
 }
-MAPS = {"quality", "settings", "versions", "tokens", "metrics", "validation", "meta"}  # by any name
+MAPS = {"quality", "settings", "versions", "texts", "metrics", "validation", "meta"}  # by any name
 
 
 class CountQuestion(Question):
@@ -63,31 +63,31 @@ class Count:
     letters: tuple[Letter, ...]
 
 
-def count(room: Any, asked: CountQuestion, progress: Any) -> Count:
+def count(service: Any, asked: CountQuestion, progress: Any) -> Count:
     """Counts a letter."""
     progress("counts", 0, 1)
-    room.counted.append(asked.text)
-    return Count(room.model.name, (Letter(asked.letter, asked.text.count(asked.letter)),))
+    service.counted.append(asked.text)
+    return Count(service.model.name, (Letter(asked.letter, asked.text.count(asked.letter)),))
 
 
 @pytest.fixture
 def counting(config, opened, monkeypatch):
-    """A desk with one row more, whose method notes what it was asked."""
-    from saccade.viewer.service import ReadingRoom
-    from saccade.viewer.session import Desk
+    """A session with one row more, whose method notes what it was asked."""
+    from saccade.viewer.service import ModelService
+    from saccade.viewer.session import Session
 
-    monkeypatch.setattr(ReadingRoom, "count", count, raising=False)
-    monkeypatch.setattr(ReadingRoom, "counted", [], raising=False)
-    added = Route("count", MODEL, lambda room: room.count, CountQuestion, by_worker=True)
-    desk = Desk(replace(config, has_model=False), routes=(*ROUTES, added))
-    desk.take(opened)
-    yield desk
-    desk.close()
+    monkeypatch.setattr(ModelService, "count", count, raising=False)
+    monkeypatch.setattr(ModelService, "counted", [], raising=False)
+    added = Route("count", MODEL, lambda service: service.count, CountQuestion, by_worker=True)
+    session = Session(replace(config, has_model=False), routes=(*ROUTES, added))
+    session.use(opened)
+    yield session
+    session.close()
 
 
 @pytest.fixture
 def counter(counting):
-    """Asks that desk."""
+    """Asks that session."""
     from fastapi.testclient import TestClient
 
     from saccade.viewer.app import make_app
@@ -104,7 +104,7 @@ def test_a_row_is_all_that_a_new_route_needs(counter, counting, stories):
     for _ in range(2):
         reply = counter.post("/api/count", json=asked)
         assert reply.status_code == 200 and reply.json() == expected
-    assert counting.room.counted == [asked["text"]], "the second answer is the one that was kept"
+    assert counting.service.counted == [asked["text"]], "the second answer comes from the cache"
     assert counter.post("/api/count", json={**asked, "leter": "t"}).status_code == 422
     assert (
         counter.post("/api/count", json={"text": "", "letter": "t"}).json()["letters"][0]["n"] == 0
@@ -141,7 +141,7 @@ def test_saved_pages_and_the_command_line_have_a_new_route(counter, counting):
     assert "traces/NAME, count" in raised.value.hint
 
 
-def test_a_desk_has_the_routes_of_the_table_and_no_other(ask, client):
+def test_a_session_has_the_routes_of_the_table_and_no_other(ask, client):
     assert client.post("/api/count", json={"text": "a"}).status_code == 404
     paths = {f"/api/{route.path}": {route.verb.lower()} for route in ROUTES}
     schema = ask("openapi.json")
@@ -160,7 +160,7 @@ def test_an_answer_is_of_the_type_that_its_method_says(client, route):
     asked, path = SAMPLES[route], f"/api/{route}"
     reply = client.get(path) if asked is None else client.post(path, json=asked)
     assert reply.status_code == 200, reply.text[:500]
-    shape = find_route(route).route.described().shape
+    shape = find_route(route).route.describe().answer
     # Strict: no number for a string; and no field that is not of the dataclass.
     TypeAdapter(shape).validate_json(reply.content, strict=True, extra="forbid")
 
@@ -225,13 +225,13 @@ def test_the_page_does_not_wait_for_torch(tmp_path):
 import sys
 from saccade.viewer.app import make_app
 from saccade.viewer.security import Address
-from saccade.viewer.session import Desk
+from saccade.viewer.session import Session
 from saccade.viewer.worker import ViewConfig
-desk = Desk(ViewConfig())
-make_app(desk, Address())
-assert desk.status()["state"] == "opening"
+session = Session(ViewConfig())
+make_app(session, Address())
+assert session.status()["state"] == "opening"
 print(sorted({"torch", "transformers", "scipy"} & sys.modules.keys()))
-desk.close()
+session.close()
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
@@ -261,9 +261,9 @@ def test_a_run_that_is_larger_than_the_cache_is_kept_until_the_next(
     from saccade.viewer import service
 
     monkeypatch.setattr(service, "RUN_BYTES", 1)
-    room = service.ReadingRoom(opened)
+    answering = service.ModelService(opened)
     for text in ("One", "One", "Two", "Two", "One"):
-        room._run(text, [])
+        answering._run(text, [])
     assert runs == ["One", "Two", "One"]
 
 
@@ -274,36 +274,36 @@ def test_runs_are_weighed_as_they_are_now_and_the_one_used_longest_ago_goes(open
     size = {"One": 4, "Two": 4, "Three": 1}
     monkeypatch.setattr(TextRun, "n_bytes", property(lambda run: size[run.text]))
     monkeypatch.setattr(service, "RUN_BYTES", 9)
-    room = service.ReadingRoom(opened)
+    answering = service.ModelService(opened)
 
-    def kept() -> list[str]:
-        return [run.text for run in room._runs.values()]
+    def cached() -> list[str]:
+        return [run.text for run in answering._runs.values()]
 
     for text in size:
-        room._run(text, [])
-    assert set(kept()) == {"One", "Two", "Three"} and room._runs.currsize == 9
+        answering._run(text, [])
+    assert set(cached()) == {"One", "Two", "Three"} and answering._runs.currsize == 9
     size["One"] = 5  # its attention was asked for
-    room._run("One", [])
-    assert set(kept()) == {"Three", "One"} and room._runs.currsize == 6
+    answering._run("One", [])
+    assert set(cached()) == {"Three", "One"} and answering._runs.currsize == 6
 
 
 def test_answers_that_were_kept_are_bounded_in_bytes(config, opened, monkeypatch):
-    from saccade.viewer import session
-    from saccade.viewer.routes import checked
+    from saccade.viewer import session as sessions
+    from saccade.viewer.routes import check_question
 
-    monkeypatch.setattr(session, "ANSWER_BYTES", 20_000)
-    desk = session.Desk(replace(config, has_model=False))
-    desk.take(opened)
+    monkeypatch.setattr(sessions, "ANSWER_BYTES", 20_000)
+    session = sessions.Session(replace(config, has_model=False))
+    session.use(opened)
 
     async def ask() -> list[int]:
         sizes = []
         for number in range(8):
             question = {"text": TEXT, "layer": number % 5, "head": number}
-            sizes.append(len(await desk.answer(checked("head", question))))
-            assert sum(map(len, desk._answers.values())) <= 20_000
+            sizes.append(len(await session.answer(check_question("head", question))))
+            assert sum(map(len, session._answers.values())) <= 20_000
         return sizes
 
     try:
         assert sum(asyncio.run(ask())) > 20_000, "not all of them could be kept"
     finally:
-        desk.close()
+        session.close()

@@ -1,7 +1,7 @@
-// The model before and after a change.
+// The predictions of the model before and after the changes.
 
 import { dotted, make, panel } from "./dom.js";
-import { fixed, percent, signed, whole } from "./figures.js";
+import { fixed, percent, signed, whole } from "./number_format.js";
 import { movedChart } from "./moved_chart.js";
 
 export function drawResult(found) {
@@ -34,22 +34,27 @@ export function drawResult(found) {
         make("span", { class: "token" }, dotted(token.text)),
         `${percent(token.before)} → ${percent(token.after)}`,
       ),
-      fact("its rank", `${whole(token.rank_before + 1)} → ${whole(token.rank_after + 1)}`),
-      fact("KL of the change", `${fixed(found.kl, 3)} nats`),
+      fact("rank", `${whole(token.rank_before + 1)} → ${whole(token.rank_after + 1)}`),
+      fact("KL(before || after)", `${fixed(found.kl, 3)} nats`),
       fact(
-        "the lens foresaw it",
+        "predicted by the lens vs measured",
         found.agreement === null ? "–" : `${signed(found.agreement)} correlation`,
       ),
       fact("changes", found.changes.join(", ")),
     ),
     found.continuation
       ? panel(
-          "It goes on",
+          "Continuation",
           make(
             "div",
             { class: "two" },
-            make("div", { class: "goes-on" }, make("h3", {}, "before"), found.continuation),
-            make("div", { class: "goes-on" }, make("h3", {}, "after"), found.continuation_after ?? ""),
+            make("div", { class: "continuation" }, make("h3", {}, "before"), found.continuation),
+            make(
+              "div",
+              { class: "continuation" },
+              make("h3", {}, "after"),
+              found.continuation_after ?? "",
+            ),
           ),
         )
       : null,

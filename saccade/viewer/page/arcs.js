@@ -1,9 +1,9 @@
-// Where a head looks from one token: arcs over the text, the thicker the more weight.
+// Attention of a head from one token: arcs over the text, thicker with more weight.
 
 import { announce, dotted, make } from "./dom.js";
-import { ink, scaleOf } from "./colours.js";
-import { percent } from "./figures.js";
-import { svgPen, svgRoot, textWidth } from "./pens.js";
+import { themeColour, scaleOf } from "./colours.js";
+import { percent } from "./number_format.js";
+import { svgSurface, svgRoot, textWidth } from "./drawing.js";
 
 const SIZE = 14,
   GAP = 3,
@@ -12,32 +12,36 @@ const SIZE = 14,
   LEAST = 0.01,
   HIGHEST = 130;
 
-// row: one weight for each token up to `at`. onchoose(at) looks from another token.
+// row: one weight for each token up to `at`. onchoose(at) is called with another token.
 export function arcs({ tokens, row, at, onchoose, title }) {
-  const spots = laidOut(tokens),
-    end = spots[spots.length - 1],
+  const boxes = laidOut(tokens),
+    end = boxes[boxes.length - 1],
     width = end.x + end.width + PAD;
   const reach = Math.max(
-    ...row.map((weight, from) => (weight >= LEAST ? spots[at].middle - spots[from].middle : 0)),
+    ...row.map((weight, from) => (weight >= LEAST ? boxes[at].middle - boxes[from].middle : 0)),
     60,
   );
   const base = Math.min(HIGHEST, 22 + reach * 0.32) + 8;
   const svg = svgRoot(width, base + LINE + 8, title),
-    pen = svgPen(svg);
+    surface = svgSurface(svg);
   svg.setAttribute("role", "group");
   const scale = scaleOf(row, { low: 0, high: 1, root: true });
   row.forEach((weight, from) => {
     if (weight < LEAST) return;
-    const high = Math.min(HIGHEST, 22 + (spots[at].middle - spots[from].middle) * 0.32);
-    const [left, right] = [spots[from].middle, spots[at].middle];
+    const high = Math.min(HIGHEST, 22 + (boxes[at].middle - boxes[from].middle) * 0.32);
+    const [left, right] = [boxes[from].middle, boxes[at].middle];
     const d =
       from === at
         ? loop(right, base)
         : `M ${left} ${base} C ${left} ${base - high}, ${right} ${base - high}, ${right} ${base}`;
-    pen.path(d, { stroke: ink("arc"), width: 0.8 + 5 * weight, opacity: 0.25 + 0.7 * weight });
+    surface.path(d, {
+      stroke: themeColour("arc"),
+      width: 0.8 + 5 * weight,
+      opacity: 0.25 + 0.7 * weight,
+    });
   });
-  tokens.forEach((text, place) =>
-    drawToken(pen, { text, place, spot: spots[place], base, scale, row, at, onchoose }),
+  tokens.forEach((text, position) =>
+    drawToken(surface, { text, position, token: boxes[position], base, scale, row, at, onchoose }),
   );
   const frame = make(
     "div",
@@ -45,7 +49,7 @@ export function arcs({ tokens, row, at, onchoose, title }) {
     svg,
   );
   requestAnimationFrame(() => {
-    frame.scrollLeft = spots[at].middle - frame.clientWidth * 0.8;
+    frame.scrollLeft = boxes[at].middle - frame.clientWidth * 0.8;
   });
   return frame;
 }
@@ -54,9 +58,9 @@ function laidOut(tokens) {
   let x = PAD;
   return tokens.map((text) => {
     const width = Math.max(10, textWidth(dotted(text), { size: SIZE, mono: true })) + 2 * PAD;
-    const spot = { x, width, middle: x + width / 2 };
+    const token = { x, width, middle: x + width / 2 };
     x += width + GAP;
-    return spot;
+    return token;
   });
 }
 
@@ -64,35 +68,35 @@ function loop(x, base) {
   return `M ${x - 5} ${base} C ${x - 14} ${base - 26}, ${x + 14} ${base - 26}, ${x + 5} ${base}`;
 }
 
-function drawToken(pen, { text, place, spot, base, scale, row, at, onchoose }) {
-  const weight = row[place] ?? null,
-    said = `token ${place}, ${dotted(text)}${weight === null ? "" : `, ${percent(weight)}`}`;
-  const isHere = place === at;
-  const box = pen.rect(
-    spot.x,
+function drawToken(surface, { text, position, token, base, scale, row, at, onchoose }) {
+  const weight = row[position] ?? null,
+    label = `token ${position}, ${dotted(text)}${weight === null ? "" : `, ${percent(weight)}`}`;
+  const isHere = position === at;
+  const box = surface.rect(
+    token.x,
     base + 3,
-    spot.width,
+    token.width,
     LINE,
-    weight === null ? ink("panel") : scale.colour(weight),
-    { radius: 5, stroke: isHere ? ink("accent") : null, line: 2 },
+    weight === null ? themeColour("panel") : scale.colour(weight),
+    { radius: 5, stroke: isHere ? themeColour("accent") : null, line: 2 },
   );
-  const letters = pen.text(dotted(text), spot.middle, base + 3 + LINE * 0.68, {
+  const letters = surface.text(dotted(text), token.middle, base + 3 + LINE * 0.68, {
     size: SIZE,
     mono: true,
     anchor: "middle",
-    fill: weight === null ? ink("soft") : scale.inkOn(weight),
+    fill: weight === null ? themeColour("soft") : scale.textColour(weight),
   });
   letters.setAttribute("pointer-events", "none");
   if (!onchoose) return;
   const choose = () => {
-    onchoose(place);
-    announce(said);
+    onchoose(position);
+    announce(label);
   };
   for (const [name, value] of Object.entries({
     role: "button",
     tabindex: isHere ? 0 : -1,
-    "aria-label": `look from ${said}`,
-    "data-at": place,
+    "aria-label": `attention from ${label}`,
+    "data-at": position,
   }))
     box.setAttribute(name, value);
   box.addEventListener("click", choose);
@@ -104,7 +108,7 @@ function drawToken(pen, { text, place, spot, base, scale, row, at, onchoose }) {
     }
     if (step) {
       event.preventDefault();
-      box.ownerSVGElement.querySelector(`[data-at="${place + step}"]`)?.focus();
+      box.ownerSVGElement.querySelector(`[data-at="${position + step}"]`)?.focus();
     }
   });
 }

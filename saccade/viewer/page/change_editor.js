@@ -1,7 +1,7 @@
-// The list of changes made to the model: one row each, every field live.
+// The list of changes of the model: one row each; every field takes effect at once.
 
 import { choice, make } from "./dom.js";
-import { settled } from "./place.js";
+import { debounced } from "./async_view.js";
 import { getStatus } from "./status.js";
 
 const KINDS = [
@@ -20,11 +20,11 @@ const PAUSE = 350;
 
 export function changeEditor(changes, onchange) {
   const set = (at, change) =>
-    onchange(changes.map((each, place) => (place === at ? change : each)));
+    onchange(changes.map((each, index) => (index === at ? change : each)));
   const rows = changes.map((change, at) =>
     changeRow(change, {
       set: (next) => set(at, next),
-      remove: () => onchange(changes.filter((_, place) => place !== at)),
+      remove: () => onchange(changes.filter((_, index) => index !== at)),
       at,
     }),
   );
@@ -62,7 +62,7 @@ function changeRow(change, { set, remove, at }) {
   return make(
     "fieldset",
     { class: "change", "data-kind": change.kind },
-    make("legend", { class: "unseen" }, `change ${at + 1}`),
+    make("legend", { class: "visually-hidden" }, `change ${at + 1}`),
     kind,
     siteFields(change, set),
     fieldsOf(change, set),
@@ -119,7 +119,7 @@ function fieldsOf(change, set) {
         [
           ["zero", "zero"],
           ["mean", "its mean"],
-          ["resample", "another place"],
+          ["resample", "another position"],
         ],
         change.by,
         (by) => set({ ...change, by }),
@@ -150,25 +150,25 @@ function fieldsOf(change, set) {
   ];
 }
 
-// The figure follows the hand at once; the model is asked when the hand rests.
+// The number follows the slider at once; the model runs when the slider rests.
 function slider(key, change, set, limits) {
-  const later = settled((value) => set({ ...change, [key]: value }), PAUSE);
-  const figure = make("output", { class: "number" }, String(change[key]));
+  const later = debounced((value) => set({ ...change, [key]: value }), PAUSE);
+  const output = make("output", { class: "number" }, String(change[key]));
   const range = make("input", {
     type: "range",
     ...limits,
     "aria-label": key,
     oninput: () => {
-      figure.textContent = range.value;
+      output.textContent = range.value;
       later(Number(range.value));
     },
   });
   range.value = change[key];
-  return make("label", { class: "inline slide" }, `${key} `, range, figure);
+  return make("label", { class: "inline slide" }, `${key} `, range, output);
 }
 
 function textField(label, key, change, set, size) {
-  const later = settled((value) => value.trim() && set({ ...change, [key]: value }), 700);
+  const later = debounced((value) => value.trim() && set({ ...change, [key]: value }), 700);
   const box = make("input", {
     type: "text",
     size,

@@ -1,4 +1,4 @@
-// Colours of values. One hue from pale to dark (in the dark: from dim to bright), so that lightness alone tells
+// Colour scales. One hue from pale to dark (dark theme: from dim to bright), so that lightness alone encodes
 // the value; two hues that no kind of colour blindness confuses where a value has a sign.
 
 const cached = { theme: null, names: {}, ramps: {} };
@@ -8,8 +8,8 @@ export function isDark() {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-// A colour of the style sheet by its name, for what is drawn on a canvas.
-export function ink(name) {
+// A colour of the style sheet by its name, for drawing.
+export function themeColour(name) {
   const theme = isDark() ? "dark" : "light";
   if (cached.theme !== theme) Object.assign(cached, { theme, names: {}, ramps: {} });
   cached.names[name] ??= getComputedStyle(document.documentElement)
@@ -23,20 +23,20 @@ function rgb(hex) {
 }
 
 function mixed(stops, at) {
-  const place = at * (stops.length - 1),
-    low = Math.min(stops.length - 2, Math.floor(place)),
-    share = place - low;
+  const position = at * (stops.length - 1),
+    low = Math.min(stops.length - 2, Math.floor(position)),
+    share = position - low;
   return stops[low].map((part, i) => Math.round(part + share * (stops[low + 1][i] - part)));
 }
 
-// 256 colours of a ramp, as [r, g, b] and as text: looked up, because a grid has a hundred thousand cells.
+// 256 colours of a ramp, as [r, g, b] and as text, cached: a grid has a hundred thousand cells.
 function ramp(names) {
-  ink("paper"); // notices a change of theme
+  themeColour("paper"); // clears the cache after a change of theme
   const key = names.join();
   if (!cached.ramps[key]) {
-    const stops = names.map((name) => rgb(ink(name)));
+    const stops = names.map((name) => rgb(themeColour(name)));
     const parts = Array.from({ length: 256 }, (_, i) => mixed(stops, i / 255));
-    cached.ramps[key] = { parts, texts: parts.map(css), inks: parts.map(readable) };
+    cached.ramps[key] = { parts, texts: parts.map(css), textColours: parts.map(readable) };
   }
   return cached.ramps[key];
 }
@@ -44,7 +44,7 @@ function ramp(names) {
 const ONE_WAY = ["ramp-0", "ramp-1", "ramp-2", "ramp-3", "ramp-4"];
 const TWO_WAY = ["below-2", "below-1", "ramp-0", "above-1", "above-2"];
 
-// What turns a value into a colour: a root spreads out the many small ones.
+// Maps values to colours; `root` takes the square root, which spreads small values.
 export function scaleOf(
   values,
   { signed: wantsSign = false, root = false, low = null, high = null } = {},
@@ -66,8 +66,9 @@ export function scaleOf(
     low: isSigned ? -reach : least,
     high: isSigned ? reach : most,
     parts: (value) => colours().parts[at(value)],
-    colour: (value) => (Number.isFinite(value) ? colours().texts[at(value)] : ink("none")),
-    inkOn: (value) => (Number.isFinite(value) ? colours().inks[at(value)] : ink("soft")),
+    colour: (value) => (Number.isFinite(value) ? colours().texts[at(value)] : themeColour("none")),
+    textColour: (value) =>
+      Number.isFinite(value) ? colours().textColours[at(value)] : themeColour("soft"),
   };
 }
 
@@ -75,7 +76,7 @@ function css(parts) {
   return `rgb(${parts.join()})`;
 }
 
-// Black or white, whichever is read better on this (WCAG's relative luminance).
+// Black or white, whichever has more contrast (WCAG relative luminance).
 function readable(parts) {
   const [r, g, b] = parts.map((part) => {
     const share = part / 255;
@@ -84,9 +85,9 @@ function readable(parts) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
-// Lines of a chart: told apart by lightness and dash as well as by hue.
+// Lines of a chart differ in hue, lightness and dash.
 export function lineColour(at) {
-  return ink(`line-${at % 6}`);
+  return themeColour(`line-${at % 6}`);
 }
 
 export function lineDash(at) {

@@ -1,8 +1,8 @@
-// Which heads make the difference between two prompts: a map, and a table of the largest.
+// The difference of direct effects between two prompts: a map, and a table of the largest.
 
 import { columnNames, dotted, make, panel } from "./dom.js";
 import { scaleOf } from "./colours.js";
-import { signed } from "./figures.js";
+import { signed } from "./number_format.js";
 import { titleOf } from "./measures.js";
 import { heatMap, legend, nameOf } from "./heat_map.js";
 import { setState } from "./state.js";
@@ -25,14 +25,14 @@ export function differences(found) {
     ...head,
     value: head.difference ?? NaN,
     isWeak: false,
-    label: `${titleOf(head)}: right less left ${signed(head.difference)} logits`,
+    label: `${titleOf(head)}: right minus left ${signed(head.difference)} logits`,
   }));
   const open = (name) =>
     setState({ screen: "head", head: name, text: found.right.text, at: "-1" }, { isStep: true });
   const map = heatMap({
     cells,
     scale,
-    title: "Difference of each head, right less left",
+    title: "Difference of each head, right minus left",
     onchoose: open,
     tip: (cell) => [
       make("b", {}, titleOf(cell)),
@@ -49,16 +49,16 @@ export function differences(found) {
     "div",
     { class: "below even" },
     panel(
-      "Which heads make the difference",
+      "Heads that differ",
       make(
         "p",
         { class: "note" },
-        "What each head adds directly to ",
+        "Direct effect of each head on the logit of ",
         token,
         found.against
-          ? [" less ", make("span", { class: "token" }, dotted(found.against.text))]
-          : " less the mean token",
-        ", right less left.",
+          ? [" minus that of ", make("span", { class: "token" }, dotted(found.against.text))]
+          : " minus the mean logit",
+        ": right minus left.",
       ),
       make(
         "div",
@@ -75,7 +75,7 @@ function differenceTable(heads, open) {
   const order = [...heads]
     .sort((a, b) => Math.abs(b.difference) - Math.abs(a.difference))
     .slice(0, RANKED);
-  const said = (tokens) =>
+  const tokenSpans = (tokens) =>
     tokens.slice(0, 3).map((token) => make("span", { class: "token" }, dotted(token.text)));
   const rows = order.map((head) =>
     make(
@@ -93,8 +93,8 @@ function differenceTable(heads, open) {
       make("td", { class: "number" }, signed(head.direct[0])),
       make("td", { class: "number" }, signed(head.direct[1])),
       make("td", { class: "number strong" }, signed(head.difference)),
-      make("td", { class: "said" }, said(head.adds[0])),
-      make("td", { class: "said" }, said(head.adds[1])),
+      make("td", { class: "top-tokens" }, tokenSpans(head.adds[0])),
+      make("td", { class: "top-tokens" }, tokenSpans(head.adds[1])),
     ),
   );
   return make(
@@ -102,8 +102,15 @@ function differenceTable(heads, open) {
     { class: "scroll", tabindex: 0, role: "region", "aria-label": "Heads by difference" },
     make(
       "table",
-      { class: "figures" },
-      columnNames(["head", "#left", "#right", "#differs", "adds, left", "adds, right"]),
+      { class: "metrics" },
+      columnNames([
+        "head",
+        "#left",
+        "#right",
+        "#difference",
+        "more than the baseline, left",
+        "more than the baseline, right",
+      ]),
       make("tbody", {}, rows),
     ),
   );

@@ -1,4 +1,4 @@
-// Makes elements. Text is always set as text, never as markup: a token may be "<script>".
+// Creates elements. Text is always set as text, never as markup: a token may be "<script>".
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -27,7 +27,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-// A text whose unprintable characters are written out.
+// Text with unprintable characters escaped.
 export function printable(text) {
   const known = { "\n": "\\n", "\t": "\\t", "\r": "\\r" };
   return text.replace(
@@ -36,12 +36,12 @@ export function printable(text) {
   );
 }
 
-// A token: its spaces can be seen too.
+// A token with visible spaces.
 export function dotted(text) {
   return printable(text).replaceAll(" ", "·");
 }
 
-// The head of a table; the columns of figures begin with "#" and stand to the right.
+// The header of a table; names of number columns start with "#" and are right-aligned.
 export function columnNames(names) {
   const cell = (name) =>
     make(
@@ -63,10 +63,10 @@ export function choice(options, chosen, onchange, label) {
   return select;
 }
 
-// Says something to a screen reader, and to nobody else.
+// Announces a text to screen readers only.
 export function announce(text) {
-  const place = document.getElementById("spoken");
-  if (place) place.textContent = text;
+  const region = document.getElementById("announcement");
+  if (region) region.textContent = text;
 }
 
 export function panel(title, ...children) {

@@ -1,3 +1,3 @@
-// Changes are tried on one screen and go no further, unless they are kept; they are there again when one comes back.
+// The changes of the Act screen: other screens use them only if they are applied there; they stay until the page closes.
 
-export const draft = { changes: "", isKept: false };
+export const draft = { changes: "", isApplied: false };

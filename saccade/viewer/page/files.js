@@ -1,4 +1,4 @@
-// Hands files to the user: JSON, SVG, PNG, or what the server made.
+// Downloads: JSON, SVG, PNG, or a file of the server.
 
 export function download(name, blob) {
   const link = document.createElement("a"),
@@ -15,14 +15,14 @@ export function downloadJson(name, value) {
   download(name, new Blob([JSON.stringify(value, null, 1)], { type: "application/json" }));
 }
 
-// A picture as a file of its own: with its ground, since SVG has none.
-export function svgText(svg, ground) {
+// A picture as a file, with a background, since SVG has none.
+export function svgText(svg, background) {
   const copy = svg.cloneNode(true),
     { width, height } = svg.viewBox.baseVal;
-  const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: ground }))
-    paper.setAttribute(name, value);
-  copy.prepend(paper);
+  const backdrop = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: background }))
+    backdrop.setAttribute(name, value);
+  copy.prepend(backdrop);
   for (const node of [copy, ...copy.querySelectorAll("*")])
     for (const name of [...node.attributes].map((each) => each.name))
       if (/^(role|tabindex|aria-|data-)/.test(name)) node.removeAttribute(name);
@@ -32,8 +32,8 @@ export function svgText(svg, ground) {
   return new XMLSerializer().serializeToString(copy);
 }
 
-export async function pngOf(svg, ground, scale = 2) {
-  const text = svgText(svg, ground),
+export async function pngOf(svg, background, scale = 2) {
+  const text = svgText(svg, background),
     { width, height } = svg.viewBox.baseVal;
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));

@@ -1,10 +1,10 @@
-// A large grid of coloured cells with tokens in them. Only what is in sight is drawn, so a thousand rows scroll as
-// smoothly as ten; the axes stay in place.
+// A large grid of coloured cells with tokens in them. Only visible cells are drawn, so a thousand rows scroll as
+// smoothly as ten; the axes do not scroll.
 
 import { make, announce } from "./dom.js";
-import { canvasPen } from "./pens.js";
+import { canvasSurface } from "./drawing.js";
 import { drawCells, gridSizes, wholeGrid } from "./grid_drawing.js";
-import { showTip, hideTip } from "./tip.js";
+import { showTooltip, hideTooltip } from "./tooltip.js";
 
 const STEPS = {
   ArrowUp: [-1, 0],
@@ -17,7 +17,7 @@ const STEPS = {
   End: [0, Infinity],
 };
 
-// cell(row, column) -> {value, text, mark}; label(row, column) -> what a screen reader says.
+// cell(row, column) -> {value, text, mark}; label(row, column) -> text for screen readers.
 export function grid(options) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   const spacer = make("div", { class: "grid-space" }, canvas);
@@ -37,7 +37,7 @@ export function grid(options) {
     ...gridSizes(options, frame),
     cursor: options.cursor ?? null,
     pointed: null,
-    isAsked: false,
+    isScheduled: false,
   };
   const parts = {
     onchoose: () => {},
@@ -71,10 +71,10 @@ function resize(parts) {
 }
 
 function drawSoon(parts) {
-  if (parts.state.isAsked) return;
-  parts.state.isAsked = true;
+  if (parts.state.isScheduled) return;
+  parts.state.isScheduled = true;
   requestAnimationFrame(() => {
-    parts.state.isAsked = false;
+    parts.state.isScheduled = false;
     draw(parts);
   });
 }
@@ -94,7 +94,7 @@ function draw({ options, frame, spacer, canvas, state }) {
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  drawCells(canvasPen(context), options, state, {
+  drawCells(canvasSurface(context), options, state, {
     x: frame.scrollLeft,
     y: frame.scrollTop,
     width,
@@ -102,7 +102,7 @@ function draw({ options, frame, spacer, canvas, state }) {
   });
 }
 
-// The cell under the pointer; null over the axes and beside the grid.
+// The cell under the pointer; null over the axes and outside of the grid.
 function cellAt({ options, canvas, frame, state }, event) {
   const box = canvas.getBoundingClientRect(),
     x = event.clientX - box.left - state.left,
@@ -120,14 +120,14 @@ function listenToPointer(parts) {
     const at = cellAt(parts, event);
     if (at && at.row === state.pointed?.row && at.column === state.pointed?.column) return;
     state.pointed = at;
-    if (at && options.tip) showTip(options.tip(at.row, at.column), event.clientX, event.clientY);
-    else hideTip();
+    if (at && options.tip) showTooltip(options.tip(at.row, at.column), event.clientX, event.clientY);
+    else hideTooltip();
     if (at) onpoint(at.row, at.column);
     drawSoon(parts);
   });
   frame.addEventListener("pointerleave", () => {
     state.pointed = null;
-    hideTip();
+    hideTooltip();
     drawSoon(parts);
   });
   frame.addEventListener("click", (event) => {
@@ -160,13 +160,13 @@ function moveCursor(parts, [down, across]) {
   const row = Math.max(0, Math.min(options.rows - 1, from.row + down)),
     column = Math.max(0, Math.min(options.columns - 1, from.column + across));
   state.cursor = { row, column };
-  keepInSight(frame, state);
+  scrollToCursor(frame, state);
   announce(label(row, column));
   onpoint(row, column);
   drawSoon(parts);
 }
 
-function keepInSight(frame, { cursor, cellWidth, cellHeight, left, top }) {
+function scrollToCursor(frame, { cursor, cellWidth, cellHeight, left, top }) {
   const x = cursor.column * cellWidth,
     y = cursor.row * cellHeight;
   const across = frame.clientWidth - left - cellWidth,

@@ -1,15 +1,15 @@
-// What one head says, through every lens side by side, with the quality of each lens beside it.
+// One head through every lens, side by side, with the quality of each lens.
 
 import { dotted, make, panel } from "./dom.js";
-import { ask } from "./ask.js";
-import { fixed, percent, signed } from "./figures.js";
+import { request } from "./api.js";
+import { fixed, percent, signed } from "./number_format.js";
 import { tokenList } from "./token_list.js";
 import { explainedBy, isWeakLens } from "./questions.js";
 import { nameOf } from "./heat_map.js";
 
 const NAMES = { unembedding: "Raw unembedding" };
 
-// A card from the reading alone, for a file that holds no more: its own lens and the unembedding.
+// A card from a reading, for a file without head cards: its lens and the unembedding.
 export function cardFromReading(reading, { layer, head }) {
   const found = reading.heads.find((each) => each.layer === layer && each.head === head);
   const attention = new Array(reading.position + 1).fill(0);
@@ -61,11 +61,18 @@ export function cardFacts(card) {
   return make(
     "dl",
     { class: "facts" },
-    lens ? fact(`KL from the baseline (${lens.name})`, `${fixed(lens.kl_from_baseline)} nats`) : null,
+    lens
+      ? fact(`KL from the baseline (${lens.name})`, `${fixed(lens.kl_from_baseline)} nats`)
+      : null,
     card.direct === null
       ? null
       : fact(
-          make("span", {}, "adds to ", make("span", { class: "token" }, dotted(card.token.text))),
+          make(
+            "span",
+            {},
+            "direct effect on ",
+            make("span", { class: "token" }, dotted(card.token.text)),
+          ),
           `${signed(card.direct)} logits`,
         ),
     card.entropy === null ? null : fact("attention entropy", `${fixed(card.entropy)} nats`),
@@ -78,7 +85,7 @@ export function lensColumns(card) {
 
 function lensColumn(lens) {
   const isRaw = lens.name === "unembedding",
-    figure = (value) => signed(value);
+    format = (value) => signed(value);
   return make(
     "section",
     { class: `lens${lens.is_weak ? " weak" : ""}`, "data-lens": lens.name },
@@ -91,27 +98,27 @@ function lensColumn(lens) {
         NAMES[lens.name] ?? lens.name,
         lens.method && lens.method !== lens.name ? make("small", {}, ` ${lens.method}`) : null,
       ),
-      trust(lens, isRaw),
+      lensQuality(lens, isRaw),
     ),
     make(
       "div",
       { class: "lens-tokens" },
       tokenList(lens.adds, {
-        kind: "adds",
-        figure,
-        title: isRaw ? "promotes (logits)" : "adds (nats)",
+        kind: "higher",
+        format,
+        title: isRaw ? "largest logits" : "more than the baseline (nats)",
         level: "h3",
       }),
       tokenList(lens.suppresses, {
-        kind: "drops",
-        figure,
-        title: isRaw ? "suppresses (logits)" : "suppresses (nats)",
+        kind: "lower",
+        format,
+        title: isRaw ? "smallest logits" : "less than the baseline (nats)",
         level: "h3",
       }),
       lens.predicts.length
         ? tokenList(lens.predicts, {
-            figure: (value) => percent(value),
-            title: "predicts",
+            format: (value) => percent(value),
+            title: "lens predicts",
             level: "h3",
           })
         : null,
@@ -119,13 +126,13 @@ function lensColumn(lens) {
   );
 }
 
-// A weak lens must look weak: its tokens are pale, and this line says why.
-function trust(lens, isRaw) {
-  if (isRaw) return make("p", { class: "trust soft" }, "not fitted, not scored");
-  if (lens.explained === null) return make("p", { class: "trust soft" }, "not scored");
+// A weak lens must look weak: its tokens are pale, and this line gives the reason.
+function lensQuality(lens, isRaw) {
+  if (isRaw) return make("p", { class: "lens-quality soft" }, "not truncated, not scored");
+  if (lens.explained === null) return make("p", { class: "lens-quality soft" }, "not scored");
   return make(
     "p",
-    { class: "trust" },
+    { class: "lens-quality" },
     make(
       "span",
       { class: "meter", "aria-hidden": "true" },
@@ -137,9 +144,9 @@ function trust(lens, isRaw) {
   );
 }
 
-// How much the head plays each role, and how it stands among all heads.
+// Scores of the head for each role, and its rank among all heads.
 export async function rolesPanel({ layer, head }) {
-  const roles = await ask("roles");
+  const roles = await request("roles");
   const own = roles.heads.find((each) => each.layer === layer && each.head === head);
   if (!own) return null;
   const names = Object.keys(own).filter((name) => name !== "layer" && name !== "head");
@@ -174,7 +181,7 @@ export async function rolesPanel({ layer, head }) {
       { class: "roles" },
       make(
         "thead",
-        { class: "unseen" },
+        { class: "visually-hidden" },
         make(
           "tr",
           {},

@@ -1,15 +1,15 @@
-// The head map: one figure of every head, for the measure that is chosen.
+// The head map: one value per head, of the chosen measure.
 
 import { dotted, make } from "./dom.js";
 import { scaleOf } from "./colours.js";
 import { heatMap, legend, nameOf } from "./heat_map.js";
-import { figureOf, titleOf } from "./measures.js";
+import { formatOf, titleOf } from "./measures.js";
 import { isWeakLens } from "./questions.js";
 import { setState } from "./state.js";
 
 // The map and its legend.
 export function headMap(state, reading, found) {
-  const figure = figureOf(state, found),
+  const format = formatOf(state, found),
     values = found.values;
   const cells = reading.heads.map((head) => {
     const value = values.get(nameOf(head)) ?? null,
@@ -22,7 +22,7 @@ export function headMap(state, reading, found) {
       head: head.head,
       value: value ?? NaN,
       isWeak: isWeakLens(head.quality),
-      label: `${titleOf(head)}: ${figure(value)} ${found.unit}; adds ${tokens}`,
+      label: `${titleOf(head)}: ${format(value)} ${found.unit}; more than the baseline: ${tokens}`,
       adds: head.adds,
     };
   });
@@ -40,7 +40,7 @@ export function headMap(state, reading, found) {
     tip: (cell) =>
       [
         make("b", {}, titleOf(cell)),
-        make("p", { class: "number" }, `${figure(cell.value)} ${found.unit}`),
+        make("p", { class: "number" }, `${format(cell.value)} ${found.unit}`),
         make(
           "p",
           { class: "tip-tokens" },
@@ -53,7 +53,7 @@ export function headMap(state, reading, found) {
     "div",
     { class: "picture" },
     map,
-    legend(scale, figure, found.unit, { hasWeak: cells.some((cell) => cell.isWeak) }),
+    legend(scale, format, found.unit, { hasWeak: cells.some((cell) => cell.isWeak) }),
   );
   frame.map = map;
   return frame;

@@ -1,11 +1,11 @@
-// A map of all heads, layers from left to right and heads from top to bottom: real cells, so that a keyboard and a
-// screen reader walk over them.
+// A map of all heads, layers from left to right and heads from top to bottom. Cells are elements, so that keyboards and
+// screen readers can reach them.
 
 import { make, makeSvg, announce } from "./dom.js";
-import { ink } from "./colours.js";
-import { svgPen, svgRoot } from "./pens.js";
-import { labelStep } from "./figures.js";
-import { showTip, hideTip } from "./tip.js";
+import { themeColour } from "./colours.js";
+import { svgSurface, svgRoot } from "./drawing.js";
+import { labelStep } from "./number_format.js";
+import { showTooltip, hideTooltip } from "./tooltip.js";
 
 const LEFT = 26,
   TOP = 20,
@@ -13,9 +13,9 @@ const LEFT = 26,
   LARGEST = 34,
   SMALLEST = 9;
 
-let made = 0;
+let patterns = 0;
 
-// cells: {layer, head, value, label, isWeak}; head is null for the stream. The one that is chosen changes in place.
+// cells: {layer, head, value, label, isWeak}; head is null for the residual stream. The choice changes without a redraw.
 export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, title, tip = null }) {
   const layers = [...new Set(cells.map((cell) => cell.layer))];
   const rows = [...new Set(cells.map((cell) => cell.head ?? 0))].sort((a, b) => a - b);
@@ -27,7 +27,7 @@ export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, titl
   };
 
   function draw() {
-    const width = (frame.clientWidth || 640) - 8; // less its padding
+    const width = (frame.clientWidth || 640) - 8; // minus its padding
     const size = Math.max(SMALLEST, Math.min(LARGEST, (width - LEFT) / layers.length));
     const high = Math.max(size, 18);
     const svg = svgRoot(LEFT + size * layers.length, TOP + high * rows.length, title);
@@ -37,7 +37,7 @@ export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, titl
     for (const row of rows) {
       const line = svg.appendChild(makeSvg("g", { role: "row" }));
       for (const cell of state.cells.filter((each) => (each.head ?? 0) === row)) {
-        const rect = svgPen(line).rect(
+        const rect = svgSurface(line).rect(
           LEFT + layers.indexOf(cell.layer) * size,
           TOP + rows.indexOf(row) * high,
           size - GAP,
@@ -60,13 +60,13 @@ export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, titl
     "click",
     (event) => event.target.dataset.head && choose(event.target.dataset.head),
   );
-  frame.addEventListener("keydown", (event) => walk(event, state, { layers, rows, choose }));
+  frame.addEventListener("keydown", (event) => moveFocus(event, state, { layers, rows, choose }));
   frame.addEventListener("pointermove", (event) => {
     const cell = state.cells.find((each) => nameOf(each) === event.target.dataset.head);
-    if (cell && tip) showTip(tip(cell), event.clientX, event.clientY);
-    else hideTip();
+    if (cell && tip) showTooltip(tip(cell), event.clientX, event.clientY);
+    else hideTooltip();
   });
-  frame.addEventListener("pointerleave", hideTip);
+  frame.addEventListener("pointerleave", hideTooltip);
   new ResizeObserver(draw).observe(frame);
   frame.choose = (name) => select(state, name);
   return frame;
@@ -78,15 +78,15 @@ export function nameOf({ layer, head }) {
 
 function axes(svg, { layers, rows, size, high, isStream }) {
   const group = svg.appendChild(makeSvg("g", { "aria-hidden": "true" })),
-    pen = svgPen(group);
+    surface = svgSurface(group);
   const step = labelStep(size, 22),
-    soft = { size: 11, fill: ink("soft"), anchor: "middle" };
+    soft = { size: 11, fill: themeColour("soft"), anchor: "middle" };
   layers.forEach((layer, at) => {
-    if (at % step === 0) pen.text(String(layer), LEFT + at * size + (size - GAP) / 2, 12, soft);
+    if (at % step === 0) surface.text(String(layer), LEFT + at * size + (size - GAP) / 2, 12, soft);
   });
   if (isStream) return;
   rows.forEach((row, at) =>
-    pen.text(String(row), LEFT - 8, TOP + at * high + high / 2 + 3, { ...soft, anchor: "end" }),
+    surface.text(String(row), LEFT - 8, TOP + at * high + high / 2 + 3, { ...soft, anchor: "end" }),
   );
 }
 
@@ -120,13 +120,13 @@ function select(state, name) {
     rect.setAttribute("aria-selected", String(isChosen));
     rect.setAttribute("tabindex", each === state.focused ? 0 : -1);
     if (isChosen) {
-      rect.setAttribute("stroke", ink("accent"));
+      rect.setAttribute("stroke", themeColour("accent"));
       rect.setAttribute("stroke-width", 2.5);
     } else rect.removeAttribute("stroke");
   }
 }
 
-function walk(event, state, { layers, rows, choose }) {
+function moveFocus(event, state, { layers, rows, choose }) {
   const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   const name = document.activeElement?.dataset?.head;
   if (!name) return;
@@ -155,10 +155,10 @@ function walk(event, state, { layers, rows, choose }) {
   announce(found.label);
 }
 
-// Stripes of paper over a lens that is not to be trusted.
+// Stripes over the cell of a weak lens.
 function hatching(svg) {
   svg.querySelector("defs")?.remove();
-  const id = `weak-${(made += 1)}`;
+  const id = `weak-${(patterns += 1)}`;
   svg.prepend(
     makeSvg(
       "defs",
@@ -166,15 +166,15 @@ function hatching(svg) {
       makeSvg(
         "pattern",
         { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-        makeSvg("rect", { width: 2.5, height: 6, fill: ink("paper") }),
+        makeSvg("rect", { width: 2.5, height: 6, fill: themeColour("paper") }),
       ),
     ),
   );
   return id;
 }
 
-// The bar that says what the colours mean.
-export function legend(scale, figure, unit, { hasWeak = false } = {}) {
+// The colour bar.
+export function legend(scale, format, unit, { hasWeak = false } = {}) {
   const stops = Array.from({ length: 9 }, (_, i) => scale.low + (i / 8) * (scale.high - scale.low));
   const bar = make("span", {
     class: "ramp",
@@ -183,9 +183,9 @@ export function legend(scale, figure, unit, { hasWeak = false } = {}) {
   return make(
     "div",
     { class: "legend" },
-    make("span", { class: "number" }, figure(scale.low)),
+    make("span", { class: "number" }, format(scale.low)),
     bar,
-    make("span", { class: "number" }, figure(scale.high)),
+    make("span", { class: "number" }, format(scale.high)),
     make("span", {}, unit),
     hasWeak
       ? make("span", { class: "legend-weak" }, make("span", { class: "hatch" }), "weak lens")

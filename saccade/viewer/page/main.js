@@ -1,13 +1,13 @@
-// The frame of the page: screens, theme, how far the model is.
+// The frame of the page: screens, theme, progress of the model.
 
 import { make } from "./dom.js";
-import { ask, askFor, hasRoute, inlinedState, isOffline, waited } from "./ask.js";
-import { getState, onState, setState, startState, tellAll } from "./state.js";
+import { request, setScreen, hasRoute, inlinedState, isOffline, delay } from "./api.js";
+import { getState, onState, setState, startState, notifyAll } from "./state.js";
 import { isDark } from "./colours.js";
 import { draft } from "./draft.js";
-import { hideTip } from "./tip.js";
+import { hideTooltip } from "./tooltip.js";
 import { saveMenu } from "./save_menu.js";
-import { keptEdit } from "./kept_edit.js";
+import { appliedEdit } from "./applied_edit.js";
 import { getStatus, setStatus } from "./status.js";
 import { promptScreen } from "./screen_prompt.js";
 import { headScreen } from "./screen_head.js";
@@ -17,7 +17,7 @@ import { actScreen } from "./screen_act.js";
 import { lensesScreen } from "./screen_lenses.js";
 import { tracesScreen } from "./screen_traces.js";
 
-// Each with the routes that it is about: a file that holds no answer of them does not offer it.
+// Each with its routes: a file without an answer of them does not offer the screen.
 const SCREENS = {
   prompt: ["Prompt", promptScreen, "reading"],
   head: ["Head", headScreen, "reading"],
@@ -27,30 +27,30 @@ const SCREENS = {
   lenses: ["Lenses", lensesScreen, "lenses"],
   traces: ["Traces", tracesScreen, "trace", "traces", "runs"],
 };
-const made = {};
-let inSight = null;
+const built = {};
+let currentScreen = null;
 
 function show(state) {
   const name = screenOf(state);
-  made[name] ??= SCREENS[name][1]();
-  if (name !== inSight) {
-    inSight = name;
-    hideTip();
-    askFor(name);
+  built[name] ??= SCREENS[name][1]();
+  if (name !== currentScreen) {
+    currentScreen = name;
+    hideTooltip();
+    setScreen(name);
     const main = document.getElementById("main"),
       hadFocus = main.contains(document.activeElement);
-    main.replaceChildren(keptEdit(), made[name].node);
-    if (hadFocus) main.focus({ preventScroll: true }); // whoever came by keyboard goes on from here
+    main.replaceChildren(appliedEdit(), built[name].node);
+    if (hadFocus) main.focus({ preventScroll: true }); // keyboard users continue from here
     if (!isOffline()) document.title = `saccade: ${SCREENS[name][0].toLowerCase()}`;
   }
   for (const link of document.querySelectorAll("#screens a")) {
     if (link.dataset.screen === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  made[name].update(state);
+  built[name].update(state);
 }
 
-// Without a model there are only runs and traces to begin with.
+// Without a model the first screen is the one of runs and traces.
 function screenOf({ screen, text }) {
   if (getStatus()?.state === "none" && screen === "prompt" && !text) return "traces";
   return SCREENS[screen] ? screen : "prompt";
@@ -77,7 +77,7 @@ function navigation() {
 
 function go(name) {
   const { screen, changes } = getState(),
-    isLeaving = screen === "act" && name !== "act" && !draft.isKept;
+    isLeaving = screen === "act" && name !== "act" && !draft.isApplied;
   if (isLeaving) draft.changes = changes;
   setState({ screen: name, ...(isLeaving ? { changes: "" } : {}) }, { isStep: true });
   scrollTo(0, 0);
@@ -94,7 +94,7 @@ function themeButton() {
   return button;
 }
 
-// The theme is part of the link, so that a picture for a talk comes back as it was.
+// The theme is part of the link, so that a link restores the same picture.
 function setTheme({ theme }) {
   const root = document.documentElement,
     before = isDark();
@@ -103,18 +103,18 @@ function setTheme({ theme }) {
   if (isDark() !== before) redrawAll();
 }
 
-// What is drawn with colours of its own is drawn anew; the rest follows the style sheet.
+// Canvas and SVG have fixed colours and are redrawn; the rest follows the style sheet.
 function redrawAll() {
-  for (const name of Object.keys(made)) delete made[name];
-  inSight = null;
+  for (const name of Object.keys(built)) delete built[name];
+  currentScreen = null;
 }
 
-// Asks how far the model is until it is open. The page can be used before: what needs the model waits.
+// Polls the status until the model is open. The page works meanwhile: only parts that need the model wait.
 async function watchOpening() {
   for (;;) {
     let status;
     try {
-      status = await ask("status");
+      status = await request("status");
     } catch (error) {
       status = {
         state: "failed",
@@ -125,8 +125,8 @@ async function watchOpening() {
     }
     setStatus(status);
     showOpening(status);
-    if (status.state !== "opening") return tellAll();
-    await waited(400);
+    if (status.state !== "opening") return notifyAll();
+    await delay(400);
   }
 }
 
@@ -136,7 +136,7 @@ function showOpening({ state, opening, problem }) {
   if (state === "opening") {
     const bar = make("progress", { max: opening?.total || 1, "aria-label": "opening the model" });
     if (opening?.total) bar.value = opening.done;
-    line.replaceChildren(bar, opening?.what ?? "opens the model");
+    line.replaceChildren(bar, opening?.what ?? "opening the model");
   } else if (state === "failed")
     line.replaceChildren(
       make("b", {}, problem?.error ?? "the model could not be opened"),
@@ -147,7 +147,7 @@ function showOpening({ state, opening, problem }) {
 
 function begin() {
   startState(inlinedState());
-  onState(setTheme); // first: the others ask which it is
+  onState(setTheme); // first: the other listeners use it
   document.getElementById("screens").append(...navigation());
   document.getElementById("tools").append(themeButton(), saveMenu());
   document.body.classList.toggle("offline", isOffline());
@@ -157,12 +157,12 @@ function begin() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     redrawAll();
-    tellAll();
+    notifyAll();
   });
   onState(show);
   setTheme(getState());
   watchOpening();
-  tellAll();
+  notifyAll();
 }
 
 begin();

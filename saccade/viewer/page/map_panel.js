@@ -1,15 +1,15 @@
-// The head map with its choice of a measure, as two screens show it.
+// The head map with the choice of a measure, for two screens.
 
 import { make, panel } from "./dom.js";
-import { ask } from "./ask.js";
+import { request } from "./api.js";
 import { headMap } from "./head_map.js";
 import { measureControls, measured } from "./measures.js";
-import { place } from "./place.js";
+import { asyncView } from "./async_view.js";
 import { readingQuestion } from "./questions.js";
 
-// What a map is drawn from; null where there is no reading, which the text above it tells about.
-export async function mapFigures(state, onjob = () => {}) {
-  const reading = await ask("reading", readingQuestion(state)).catch(() => null);
+// The values of a map; null if there is no reading: the text above shows the error.
+export async function mapValues(state, onjob = () => {}) {
+  const reading = await request("reading", readingQuestion(state)).catch(() => null);
   return reading && { reading, found: await measured(state, reading, onjob) };
 }
 
@@ -21,23 +21,23 @@ export function mapKey(state) {
 // update(state, chosen): the chosen head is outlined.
 export function mapPanel() {
   const controls = make("div"),
-    map = place("map", { waiting: "Reads every head…" });
+    map = asyncView("map", { waiting: "Reading every head…" });
   const node = panel(
     null,
     make("div", { class: "panel-head" }, make("h2", {}, "Heads"), controls),
     map,
   );
-  const tellJob = (job) => {
+  const showJob = (job) => {
     map.dataset.job = `${job.what} ${job.done} of ${job.total}`;
   };
   node.update = (state, chosen = "") => {
-    // A field that is being typed into stays; its value is the state's anyway.
+    // A field with the focus stays; its value is in the state anyway.
     if (controls.dataset.of !== state.measure || !controls.contains(document.activeElement))
       controls.replaceChildren(measureControls(state));
     controls.dataset.of = state.measure;
     map.fill(mapKey(state), async () => {
       try {
-        const both = await mapFigures(state, tellJob);
+        const both = await mapValues(state, showJob);
         return both && headMap({ ...state, head: chosen }, both.reading, both.found);
       } finally {
         delete map.dataset.job;

@@ -1,14 +1,14 @@
-// Weights as a matrix: a row for each step, a column for each place that is read.
+// Weights as a matrix: a row for each step, a column for each position of the memory.
 
 import { make } from "./dom.js";
 import { scaleOf } from "./colours.js";
-import { fixed } from "./figures.js";
-import { textWidth } from "./pens.js";
+import { fixed } from "./number_format.js";
+import { textWidth } from "./drawing.js";
 import { grid } from "./grid.js";
 
 const MONO = { size: 11, mono: true };
 
-// weights[row][column]; rows may be shorter than columns (a causal head looks back only).
+// weights[row][column]; rows may be shorter than columns (causal attention).
 export function matrix({
   weights,
   rows,
@@ -35,7 +35,7 @@ export function matrix({
       Math.max(...labels.slice(0, 400).map((label) => textWidth(label, MONO)), 16) + 22,
     );
   const isSmall = columns.length > 160;
-  const says = (row, column) =>
+  const labelOf = (row, column) =>
     `${rows[row]} reads ${columns[column]}: ${fixed(weights[row][column] ?? 0, 3)}`;
   const frame = grid({
     rows: rows.length,
@@ -53,12 +53,12 @@ export function matrix({
     scale: scaleOf([0, 1], { low: 0, high: 1, root: true }),
     rowLabel: (row) => rows[row],
     columnLabel: (column) => columns[column],
-    label: says,
+    label: labelOf,
     onpoint,
     onchoose,
     tip: (row, column) =>
       weights[row][column] === undefined
-        ? [make("p", {}, "later than the row: not read")]
+        ? [make("p", {}, "after the row: masked")]
         : [
             make(
               "p",

@@ -1,11 +1,11 @@
-// What a head map can be coloured by, and what each measure needs beside it.
+// The measures of a head map, and the fields that each needs.
 
 import { choice, make } from "./dom.js";
-import { ask, hasAnswer, isOffline } from "./ask.js";
-import { fixed, percent, signed } from "./figures.js";
+import { request, hasAnswer, isOffline } from "./api.js";
+import { fixed, percent, signed } from "./number_format.js";
 import { nameOf } from "./heat_map.js";
 import { explainedBy, measureQuestion } from "./questions.js";
-import { settled } from "./place.js";
+import { debounced } from "./async_view.js";
 import { setState } from "./state.js";
 import { getStatus, watchJob } from "./status.js";
 
@@ -14,7 +14,7 @@ const MEASURES = [
   ["gain", "lens gain on held-out text"],
   ["direct", "direct effect on a token's logit"],
   ["effect", "effect of ablation"],
-  ["mass", "mass on a word list"],
+  ["mass", "probability mass on a word list"],
   ["entropy", "attention entropy"],
   ["fidelity", "fidelity of the lens"],
 ];
@@ -30,13 +30,13 @@ const FROM_READING = {
     of: (head) => explainedBy(head.quality),
   },
   fidelity: {
-    label: "correlation of what the lens says with what removing the head does",
+    label: "correlation of the lens prediction with the effect of ablating the head",
     unit: "correlation",
     of: (head) => head.quality.ablation ?? null,
   },
 };
 
-// What is to be drawn: {label, unit, isTwoWay, values: Map(name -> figure), token}.
+// The values of a map: {label, unit, isTwoWay, values: Map(name -> value), token}.
 export async function measured(state, reading, onjob) {
   const own = FROM_READING[state.measure];
   if (own)
@@ -45,15 +45,15 @@ export async function measured(state, reading, onjob) {
       isTwoWay: state.measure === "fidelity",
       values: new Map(reading.heads.map((head) => [nameOf(head), own.of(head)])),
     };
-  const asked = measureQuestion(state);
-  if (state.measure === "direct" && !state.token && !hasAnswer("measure", asked))
+  const question = measureQuestion(state);
+  if (state.measure === "direct" && !state.token && !hasAnswer("measure", question))
     return {
-      label: "what it adds to the logit of the predicted token",
+      label: "direct effect on the logit of the predicted token",
       unit: "logits",
       isTwoWay: true,
       values: new Map(reading.heads.map((head) => [nameOf(head), head.direct])),
     };
-  const answer = await watchJob(ask("measure", asked), onjob);
+  const answer = await watchJob(request("measure", question), onjob);
   const values = new Map(
     answer.rows.flatMap(({ layer, values: row }) =>
       row.map((value, head) => [`${layer}.${head}`, value]),
@@ -69,7 +69,7 @@ export async function measured(state, reading, onjob) {
   };
 }
 
-export function figureOf(state, found) {
+export function formatOf(state, found) {
   if (state.measure === "gain") return (value) => percent(value, 0);
   if (state.measure === "mass")
     return (value) => (value === null ? "–" : `${signed(100 * value, 2)}%`);
@@ -78,11 +78,11 @@ export function figureOf(state, found) {
 
 export function titleOf({ layer, head }) {
   return head === null || head === undefined
-    ? `Stream after layer ${layer}`
+    ? `Residual stream after layer ${layer}`
     : `Layer ${layer}, head ${head}`;
 }
 
-// The choice of a measure, and what this one needs beside it.
+// The choice of a measure, and the fields that this one needs.
 export function measureControls(state) {
   const isThere = (measure) =>
     FROM_READING[measure] ||
@@ -113,7 +113,7 @@ export function measureControls(state) {
   if (["direct", "effect"].includes(state.measure))
     node.append(
       tokenField(state, "token", "of the token", "as predicted"),
-      tokenField(state, "against", "against", "the mean token"),
+      tokenField(state, "against", "against", "the mean logit"),
     );
   if (state.measure === "effect")
     node.append(
@@ -137,7 +137,7 @@ export function measureControls(state) {
 }
 
 export function tokenField(state, key, label, placeholder, size = 12) {
-  const later = settled((value) => setState({ [key]: value }), 600);
+  const later = debounced((value) => setState({ [key]: value }), 600);
   const box = make("input", {
     type: "text",
     size,
@@ -153,7 +153,7 @@ export function tokenField(state, key, label, placeholder, size = 12) {
 }
 
 function listField(state) {
-  const later = settled((words) => words.trim() && setState({ words }), 600);
+  const later = debounced((words) => words.trim() && setState({ words }), 600);
   const names = make(
     "datalist",
     { id: "word-lists" },

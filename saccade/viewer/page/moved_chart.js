@@ -1,12 +1,12 @@
-// The tokens that moved most: what happened beside what the lens said would.
+// The tokens whose probability changes most: measured, and predicted by the lens.
 
 import { columnNames, dotted, make, panel } from "./dom.js";
-import { ink } from "./colours.js";
-import { percent, signed } from "./figures.js";
-import { fitted, svgPen, svgRoot } from "./pens.js";
+import { themeColour } from "./colours.js";
+import { percent, signed } from "./number_format.js";
+import { truncated, svgSurface, svgRoot } from "./drawing.js";
 
 const ROW = 30,
-  FIGURE = 58,
+  NUMBER_WIDTH = 58,
   TOP = 26;
 
 export function movedChart(found) {
@@ -16,14 +16,14 @@ export function movedChart(found) {
     frame.replaceChildren(chart(found.moved, Math.max(300, frame.clientWidth || 640), hasLens));
   new ResizeObserver(draw).observe(frame);
   return panel(
-    "Tokens that move most",
+    "Tokens whose probability changes most",
     make(
       "p",
       { class: "note" },
-      "Change of the log-probability, in nats: the dark bar happened",
+      "Change of the log-probability, in nats: the dark bar is measured",
       hasLens
-        ? `, the pale one is what the lens ${found.lens ?? ""} said would happen.`
-        : "; no lens says anything about these changes.",
+        ? `, the pale one is predicted by the lens ${found.lens ?? ""}.`
+        : "; no lens predicts the effect of these changes.",
     ),
     frame,
     table(found.moved),
@@ -32,47 +32,56 @@ export function movedChart(found) {
 
 function chart(tokens, width, hasLens) {
   const svg = svgRoot(width, TOP + ROW * tokens.length, "Change of log-probability by token"),
-    pen = svgPen(svg);
+    surface = svgSurface(svg);
   const most = Math.max(
     ...tokens.flatMap((token) => [Math.abs(token.actual), Math.abs(token.predicted ?? 0)]),
     1e-6,
   );
   const room = width < 460 ? 80 : 120, // for the tokens
-    half = (width - room - 2 * FIGURE) / 2,
-    zero = room + FIGURE + half,
+    half = (width - room - 2 * NUMBER_WIDTH) / 2,
+    zero = room + NUMBER_WIDTH + half,
     unit = half / most;
-  pen.path(`M ${zero} ${TOP - 6} V ${TOP + ROW * tokens.length}`, { stroke: ink("line") });
-  pen.text("less likely", zero - 8, 12, { size: 11, fill: ink("soft"), anchor: "end" });
-  pen.text("likelier", zero + 8, 12, { size: 11, fill: ink("soft") });
+  surface.path(`M ${zero} ${TOP - 6} V ${TOP + ROW * tokens.length}`, {
+    stroke: themeColour("line"),
+  });
+  surface.text("less likely", zero - 8, 12, { size: 11, fill: themeColour("soft"), anchor: "end" });
+  surface.text("more likely", zero + 8, 12, { size: 11, fill: themeColour("soft") });
   tokens.forEach((token, at) => {
     const y = TOP + at * ROW;
-    pen.text(fitted(dotted(token.text), room - 10, { size: 13, mono: true }), room - 8, y + 16, {
+    surface.text(truncated(dotted(token.text), room - 10, { size: 13, mono: true }), room - 8, y + 16, {
       size: 13,
       mono: true,
       anchor: "end",
     });
-    bar(pen, {
+    bar(surface, {
       zero,
       unit,
       value: token.actual,
       y: y + 3,
       height: hasLens ? 10 : 16,
-      fill: ink(token.actual < 0 ? "drop" : "add"),
+      fill: themeColour(token.actual < 0 ? "drop" : "add"),
     });
     if (token.predicted !== null)
-      bar(pen, { zero, unit, value: token.predicted, y: y + 15, height: 6, fill: ink("pale") });
+      bar(surface, {
+        zero,
+        unit,
+        value: token.predicted,
+        y: y + 15,
+        height: 6,
+        fill: themeColour("pale"),
+      });
     const left = token.actual < 0;
-    pen.text(signed(token.actual), zero + token.actual * unit + (left ? -6 : 6), y + 13, {
+    surface.text(signed(token.actual), zero + token.actual * unit + (left ? -6 : 6), y + 13, {
       size: 11,
-      fill: ink("soft"),
+      fill: themeColour("soft"),
       anchor: left ? "end" : "start",
     });
   });
   return svg;
 }
 
-function bar(pen, { zero, unit, value, y, height, fill }) {
-  pen.rect(
+function bar(surface, { zero, unit, value, y, height, fill }) {
+  surface.rect(
     value < 0 ? zero + value * unit : zero,
     y,
     Math.max(1, Math.abs(value) * unit),
@@ -100,8 +109,8 @@ function table(tokens) {
     make("summary", {}, "The same as a table"),
     make(
       "table",
-      { class: "figures" },
-      columnNames(["token", "#before", "#after", "#happened", "#foreseen"]),
+      { class: "metrics" },
+      columnNames(["token", "#before", "#after", "#measured", "#predicted by the lens"]),
       make("tbody", {}, rows),
     ),
   );

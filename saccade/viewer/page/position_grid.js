@@ -1,19 +1,19 @@
-// The grid of positions and layers: a cell holds the likeliest token.
+// The grid of positions and layers: a cell shows the most likely token.
 
 import { dotted, make } from "./dom.js";
-import { isOffline } from "./ask.js";
+import { isOffline } from "./api.js";
 import { scaleOf } from "./colours.js";
-import { fixed, percent } from "./figures.js";
+import { fixed, percent } from "./number_format.js";
 import { grid } from "./grid.js";
 import { positionPages, tokensOf } from "./position_pages.js";
 import { getState, setState } from "./state.js";
 import { getStatus } from "./status.js";
 
 const NOTE =
-  "A cell holds the likeliest token. Point at it for its ten likeliest; choose it to pin its token and follow it below.";
+  "A cell shows the most likely token. Point at it for the top ten; choose it to pin its token and follow it below.";
 
-export async function positionGrid(state, asked, colouredBy) {
-  const pages = await positionPages(asked, () => frame.redraw()),
+export async function positionGrid(state, question, colouredBy) {
+  const pages = await positionPages(question, () => frame.redraw()),
     { tokens, layers, at } = pages;
   const frame = grid({
     rows: tokens.length,
@@ -29,7 +29,7 @@ export async function positionGrid(state, asked, colouredBy) {
     rowLabel: (row) => `${dotted(tokens[row])} ${row}`,
     columnLabel: (column) => (column === layers.length ? "out" : String(layers[column])),
     label: (row, column) =>
-      `after token ${row} ${dotted(tokens[row])}, ${layerName(layers[column])}: ${inShort(at(row, column))}`,
+      `after token ${row} ${dotted(tokens[row])}, ${layerName(layers[column])}: ${summary(at(row, column))}`,
     onchoose: (row, column) => choose(pages, row, column),
     tip: (row, column) =>
       topTen(at(row, column), `after ${dotted(tokens[row])}, ${layerName(layers[column])}`),
@@ -53,7 +53,7 @@ function layerName(layer) {
   return layer === undefined ? "the output" : `layer ${layer}`;
 }
 
-function inShort(cell) {
+function summary(cell) {
   if (!cell) return "not read yet";
   return tokensOf(cell)
     .slice(0, 3)

@@ -1,18 +1,18 @@
-// What is said at each position and layer, some positions at a time: what is looked at is asked for.
+// Predictions of each layer at each position, loaded in pages as the user scrolls.
 
-import { ask } from "./ask.js";
-import { settled } from "./place.js";
+import { request } from "./api.js";
+import { debounced } from "./async_view.js";
 
-const CHUNK = 32; // positions asked for at a time
+const CHUNK = 32; // positions per request
 
-// at(row, column) gives the ids and probabilities of a cell, or null until onnews() is called.
-export async function positionPages(asked, onnews) {
-  const first = await ask("positions", { ...asked, first: 0, count: CHUNK });
+// at(row, column) gives the ids and probabilities of a cell, or null until onload() is called.
+export async function positionPages(question, onload) {
+  const first = await request("positions", { ...question, first: 0, count: CHUNK });
   const { tokens, layers } = first,
     pages = new Map([[0, first]]),
     wanted = new Set();
-  const fetchWanted = settled(() => {
-    for (const number of wanted) if (!pages.has(number)) fetchPage(asked, number, pages, onnews);
+  const fetchWanted = debounced(() => {
+    for (const number of wanted) if (!pages.has(number)) fetchPage(question, number, pages, onload);
     wanted.clear();
   }, 120);
   const at = (row, column) => {
@@ -26,12 +26,12 @@ export async function positionPages(asked, onnews) {
   return { tokens, layers, at };
 }
 
-function fetchPage(asked, number, pages, onnews) {
+function fetchPage(question, number, pages, onload) {
   pages.set(number, null);
-  ask("positions", { ...asked, first: number * CHUNK, count: CHUNK }).then(
+  request("positions", { ...question, first: number * CHUNK, count: CHUNK }).then(
     (answer) => {
       pages.set(number, answer);
-      onnews();
+      onload();
     },
     () => pages.delete(number),
   );
@@ -51,7 +51,7 @@ function cellOf(page, row, column) {
   };
 }
 
-// All tokens of a cell, likeliest first.
+// All tokens of a cell, most likely first.
 export function tokensOf(cell) {
   return cell.ids.map((id, i) => ({ text: cell.texts[id], value: cell.values[i] }));
 }

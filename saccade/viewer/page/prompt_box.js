@@ -1,10 +1,10 @@
-// Where a text is typed. Typing never waits: what is asked follows a pause, or Enter.
+// The field for a text. Typing never waits: requests follow a pause, or Enter.
 
 import { choice, labelled, make } from "./dom.js";
-import { settled } from "./place.js";
+import { debounced } from "./async_view.js";
 import { setState } from "./state.js";
 import { getStatus } from "./status.js";
-import { isOffline } from "./ask.js";
+import { isOffline } from "./api.js";
 
 const PAUSE = 700; // milliseconds
 
@@ -15,7 +15,7 @@ export function promptBox({
   hasLens = true,
   more = {},
 } = {}) {
-  const later = settled(
+  const later = debounced(
     (text) => text.trim() && setState({ [key]: text, at: "-1", ...more }),
     PAUSE,
   );

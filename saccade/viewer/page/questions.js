@@ -1,4 +1,4 @@
-// The questions that a state asks: in one place, so that two screens ask the same thing in the same words.
+// The questions of a state, written once, so that two screens send the same question.
 
 import { changesOf } from "./state.js";
 
@@ -11,19 +11,19 @@ export function readingQuestion(state) {
 }
 
 export function measureQuestion(state) {
-  const asked = { ...readingQuestion(state), measure: state.measure };
+  const question = { ...readingQuestion(state), measure: state.measure };
   if (["direct", "effect"].includes(state.measure))
-    Object.assign(asked, { token: state.token, against: state.against });
-  if (state.measure === "effect") asked.ablate = state.ablate;
-  if (state.measure === "mass") asked.words = state.words;
-  return asked;
+    Object.assign(question, { token: state.token, against: state.against });
+  if (state.measure === "effect") question.ablate = state.ablate;
+  if (state.measure === "mass") question.words = state.words;
+  return question;
 }
 
 export function headQuestion(state, { layer, head }) {
   return { ...aboutText(state), position: Number(state.at), layer, head };
 }
 
-// "29.0" -> {layer: 29, head: 0}; "29" -> the stream; anything else -> null.
+// "29.0" -> {layer: 29, head: 0}; "29" -> the residual stream; anything else -> null.
 export function headNamed(name) {
   const found = /^(\d+)(?:\.(\d+))?$/.exec(name);
   return (
@@ -38,7 +38,7 @@ export function explainedBy(quality) {
   return baseline > 0 ? quality.gain / baseline : 0;
 }
 
-const WEAK = 0.02; // as the command line has it
+const WEAK = 0.02; // as on the command line
 
 export function isWeakLens(quality) {
   const explained = explainedBy(quality);

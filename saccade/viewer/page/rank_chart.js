@@ -1,14 +1,14 @@
-// Pinned tokens: where each stands among all tokens, layer by layer, after one token.
+// Pinned tokens: the rank of each in the vocabulary, layer by layer, at one position.
 
 import { columnNames, dotted, make } from "./dom.js";
-import { ask, isOffline } from "./ask.js";
+import { request, isOffline } from "./api.js";
 import { lineColour } from "./colours.js";
-import { percent, whole } from "./figures.js";
+import { percent, whole } from "./number_format.js";
 import { lineChart } from "./line_chart.js";
 import { setState } from "./state.js";
 import { getStatus } from "./status.js";
 
-export async function rankChart(state, asked) {
+export async function rankChart(state, question) {
   const pins = state.pins ? state.pins.split("|") : [],
     controls = pinControls(state, pins);
   if (!pins.length)
@@ -17,13 +17,13 @@ export async function rankChart(state, asked) {
       controls,
       make("p", { class: "note" }, "Pin a token to follow its rank through the layers."),
     ];
-  const tokens = (await ask("positions", { ...asked, first: 0, count: 32 })).tokens;
+  const tokens = (await request("positions", { ...question, first: 0, count: 32 })).tokens;
   const at = Number(state.at) < 0 ? tokens.length + Number(state.at) : Number(state.at);
-  const found = await ask("ranks", { ...asked, tokens: pins, first: at, count: 1 });
+  const found = await request("ranks", { ...question, tokens: pins, first: at, count: 1 });
   const series = found.tokens.map((token) => ({
     name: dotted(token.text),
     points: [
-      ...found.layers.map((_, place) => [place, token.ranks[place][0] + 1]),
+      ...found.layers.map((_, index) => [index, token.ranks[index][0] + 1]),
       [found.layers.length, token.final.ranks[0] + 1],
     ],
   }));
@@ -53,19 +53,19 @@ function layerAxis(layers) {
   return {
     ticks: [...layers.keys()].filter((at) => at % step === 0).concat(n),
     text: (at) => (at === n ? "out" : String(layers[at] ?? "")),
-    place: (at) => at / n,
+    scale: (at) => at / n,
     name: "",
   };
 }
 
-// The first rank is at the top; each line down is ten times further from it.
+// Logarithmic; the first rank is at the top.
 function rankAxis() {
   const most = getStatus()?.model?.d_vocab || 50000,
     powers = Array.from({ length: Math.ceil(Math.log10(most)) }, (_, power) => 10 ** power);
   return {
     ticks: powers,
     text: (value) => whole(value),
-    place: (value) => 1 - Math.log10(value) / Math.log10(most),
+    scale: (value) => 1 - Math.log10(value) / Math.log10(most),
     name: "rank",
   };
 }
@@ -91,8 +91,8 @@ function rankTable(found) {
   );
   const table = make(
     "table",
-    { class: "figures" },
-    columnNames(["token", "#rank in the output", "#probability", "#first layer in which it leads"]),
+    { class: "metrics" },
+    columnNames(["token", "#rank in the output", "#probability", "#first layer with rank 1"]),
     make("tbody", {}, rows),
   );
   return make(

@@ -1,17 +1,17 @@
-// One run: its result beside the published number, its loss curve, and its traces of a text of the user's.
+// One run: its result and the published value, its loss curve, and its traces on an input of the user.
 
 import { make, panel } from "./dom.js";
-import { ask, isOffline } from "./ask.js";
-import { brief, ticks } from "./figures.js";
-import { lineChart, straight } from "./line_chart.js";
-import { place } from "./place.js";
+import { request, isOffline } from "./api.js";
+import { brief, ticks } from "./number_format.js";
+import { lineChart, linearAxis } from "./line_chart.js";
+import { asyncView } from "./async_view.js";
 import { setState, stateWithout } from "./state.js";
 import { traceView } from "./trace_view.js";
 
 export function runPage() {
-  const about = place("run-about", { waiting: "Opens the run…" }),
+  const about = asyncView("run-about", { waiting: "Opening the run…" }),
     form = make("div"),
-    traces = place("run-traces", { waiting: "Runs the system…" });
+    traces = asyncView("run-traces", { waiting: "Running the system…" });
   const back = make(
     "button",
     {
@@ -26,8 +26,8 @@ export function runPage() {
   return {
     node,
     async update(state) {
-      about.fill(state.run, async () => aboutRun(await ask(`runs/${state.run}`)));
-      const run = await ask(`runs/${state.run}`).catch(() => null);
+      about.fill(state.run, async () => aboutRun(await request(`runs/${state.run}`)));
+      const run = await request(`runs/${state.run}`).catch(() => null);
       if (!run?.can_trace) {
         form.replaceChildren();
         traces.clear();
@@ -40,7 +40,7 @@ export function runPage() {
       const input = state.input || run.example;
       if (!input) return;
       traces.fill(JSON.stringify([state.run, input]), async () =>
-        (await ask("trace", { run: state.run, input })).map((trace, at) =>
+        (await request("trace", { run: state.run, input })).map((trace, at) =>
           traceView(state, trace, at),
         ),
       );
@@ -67,7 +67,7 @@ function inputForm(state, run) {
         submit();
       },
     },
-    make("label", { class: "field" }, make("span", {}, "What it works on"), box),
+    make("label", { class: "field" }, make("span", {}, "Input"), box),
     isOffline() ? null : make("button", { type: "submit" }, "Trace"),
   );
 }
@@ -77,7 +77,7 @@ function aboutRun(run) {
 }
 
 function result(run) {
-  const figure = (name, value, source = "") =>
+  const metric = (name, value, source = "") =>
     make(
       "div",
       {},
@@ -102,10 +102,10 @@ function result(run) {
       ? make(
           "dl",
           { class: "facts" },
-          figure(`ours, ${run.metric}`, run.value),
-          run.published === null ? null : figure("published", run.published, run.source),
+          metric(`this run, ${run.metric}`, run.value),
+          run.published === null ? null : metric("published", run.published, run.source),
         )
-      : make("p", { class: "note" }, "It is still training."),
+      : make("p", { class: "note" }, "Still training."),
     make(
       "dl",
       { class: "about" },
@@ -127,7 +127,7 @@ function curves(run) {
   if (!step.length)
     return panel(
       "Loss",
-      make("p", { class: "note" }, "It has no log: it is counted, not trained."),
+      make("p", { class: "note" }, "No training log: this model is counted, not trained."),
     );
   const x = stepAxis(step),
     parts = [
@@ -140,7 +140,7 @@ function curves(run) {
     ];
   for (const [name, values] of Object.entries(validation ?? {})) {
     if (name === "step" || values.length < 2) continue;
-    const wanted =
+    const reference =
       name === run.metric && run.published !== null && run.published !== undefined
         ? { value: run.published, name: "published" }
         : null;
@@ -148,10 +148,10 @@ function curves(run) {
       lineChart({
         series: [{ name, points: validation.step.map((at, i) => [at, values[i]]) }],
         x,
-        y: valueAxis([...values, ...(wanted ? [wanted.value] : [])]),
+        y: valueAxis([...values, ...(reference ? [reference.value] : [])]),
         title: `${name} on validation data by step`,
         height: 180,
-        wanted,
+        reference,
       }),
     );
   }
@@ -160,12 +160,12 @@ function curves(run) {
 
 function stepAxis(steps) {
   const most = Math.max(...steps);
-  return straight(0, most, ticks(0, most, 4), (value) => value.toLocaleString("en"), "");
+  return linearAxis(0, most, ticks(0, most, 4), (value) => value.toLocaleString("en"), "");
 }
 
 function valueAxis(values) {
   const known = values.filter((value) => Number.isFinite(value)),
     low = Math.min(0, ...known),
     high = Math.max(...known);
-  return straight(low, high, ticks(low, high, 4), (value) => brief(value));
+  return linearAxis(low, high, ticks(low, high, 4), (value) => brief(value));
 }

@@ -1,10 +1,10 @@
-// Every view has a link, its JSON, its pictures, and a file that works offline.
+// The menu that saves a view: link, JSON, pictures, or a file that works offline.
 
 import { make } from "./dom.js";
-import { askFile, ask, isOffline, questionsInSight } from "./ask.js";
+import { requestFile, request, isOffline, questionsOnScreen } from "./api.js";
 import { download, downloadJson, pngOf, svgText } from "./files.js";
 import { changesOf, getState, writeLink } from "./state.js";
-import { ink } from "./colours.js";
+import { themeColour } from "./colours.js";
 
 const MOST = 64; // answers in one file
 
@@ -18,12 +18,12 @@ export function saveMenu() {
         {
           type: "button",
           onclick: async () => {
-            const said = await work().catch((error) => error.message);
-            if (!said) {
+            const message = await work().catch((error) => error.message);
+            if (!message) {
               box.open = false;
               return;
             }
-            list.querySelector("output").textContent = said;
+            list.querySelector("output").textContent = message;
           },
         },
         title,
@@ -66,44 +66,45 @@ async function copyLink() {
     await navigator.clipboard.writeText(link);
     return "The link is in the clipboard.";
   } catch {
-    return link; // no clipboard here: it can be copied by hand
+    return link; // no clipboard: the user copies it by hand
   }
 }
 
-function inSight() {
+function currentQuestions() {
   const state = getState();
-  return questionsInSight({ ...state, changes: JSON.stringify(changesOf(state)) });
+  return questionsOnScreen({ ...state, changes: JSON.stringify(changesOf(state)) });
 }
 
 async function saveHtml() {
   const state = Object.fromEntries(Object.entries(getState()).filter(([, value]) => value !== ""));
-  download(nameFor(".html"), await askFile("save", { state, questions: inSight().slice(-MOST) }));
+  const questions = currentQuestions().slice(-MOST);
+  download(nameFor(".html"), await requestFile("save", { state, questions }));
 }
 
 async function saveJson() {
-  const asked = inSight();
+  const questions = currentQuestions();
   const answers = await Promise.all(
-    asked.map(async ({ route, question }) => ({
+    questions.map(async ({ route, question }) => ({
       route,
       question,
-      answer: await ask(route, question),
+      answer: await request(route, question),
     })),
   );
   downloadJson(nameFor(".json"), { state: getState(), answers });
 }
 
-// Each picture in sight, one file each; those drawn on a canvas are drawn anew as SVG, whole.
+// One file per visible picture; a canvas is redrawn as SVG, all of it.
 async function savePictures(kind) {
   const frames = [...document.querySelectorAll("#main .picture")].filter(
     (frame) => frame.offsetParent !== null,
   );
-  if (!frames.length) return "Nothing here is a picture.";
+  if (!frames.length) return "There is no picture on this screen.";
   for (const [at, frame] of frames.entries()) {
     const grid = frame.querySelector(".grid");
     const svg = frame.picture?.() ?? grid?.picture?.() ?? frame.querySelector("svg");
     if (!svg) continue;
     const name = nameFor(`${frames.length > 1 ? `-${at + 1}` : ""}.${kind}`),
-      ground = ink("paper");
+      ground = themeColour("paper");
     download(
       name,
       kind === "svg"

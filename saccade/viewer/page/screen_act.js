@@ -1,14 +1,14 @@
-// Change a head and see the output change, beside what the lens said would happen.
+// Change a head: the effect on the output, measured and predicted by the lens.
 
 import { make, panel } from "./dom.js";
-import { ask, askFile, isOffline } from "./ask.js";
+import { request, requestFile, isOffline } from "./api.js";
 import { drawResult } from "./act_result.js";
 import { changeEditor } from "./change_editor.js";
 import { draft } from "./draft.js";
 import { download, downloadJson } from "./files.js";
 import { tokenField } from "./measures.js";
-import { describeChange } from "./kept_edit.js";
-import { empty, place, problem } from "./place.js";
+import { describeChange } from "./applied_edit.js";
+import { empty, asyncView, problem } from "./async_view.js";
 import { promptBox } from "./prompt_box.js";
 import { headNamed } from "./questions.js";
 import { changesOf, setState } from "./state.js";
@@ -16,12 +16,12 @@ import { changesOf, setState } from "./state.js";
 export function actScreen() {
   const box = promptBox(),
     editor = make("div"),
-    result = place("result", { waiting: "Runs the model twice…" }),
+    result = asyncView("result", { waiting: "Running the model twice…" }),
     files = make("div", { class: "controls" });
   const node = make(
     "div",
     { class: "screen screen-act" },
-    make("h1", { class: "unseen" }, "Act"),
+    make("h1", { class: "visually-hidden" }, "Act"),
     box,
     panel("Changes", editor, files),
     result,
@@ -38,7 +38,7 @@ export function actScreen() {
   };
 }
 
-// What was tried before; or, once, the head that was looked at, switched off.
+// The changes of before; or, the first time, an ablation of the chosen head.
 function changesToBeginWith({ text, head }, parts) {
   if (draft.changes) return draft.changes;
   const site = headNamed(head),
@@ -51,7 +51,7 @@ function changesToBeginWith({ text, head }, parts) {
 function showChanges(state, parts) {
   const { editor, result, files } = parts,
     changes = changesOf(state),
-    asked = actQuestion(state, changes);
+    question = actQuestion(state, changes);
   if (parts.shown !== state.changes) {
     parts.shown = state.changes;
     const focus = focusedField(editor);
@@ -59,13 +59,13 @@ function showChanges(state, parts) {
     focus?.();
   }
   if (!files.contains(document.activeElement))
-    files.replaceChildren(...(isOffline() ? [] : fileButtons(state, asked, changes)));
+    files.replaceChildren(...(isOffline() ? [] : fileButtons(state, question, changes)));
   if (state.text && changes.length) {
-    result.fill(JSON.stringify(asked), async () => drawResult(await ask("act", asked)));
+    result.fill(JSON.stringify(question), async () => drawResult(await request("act", question)));
     return;
   }
   result.clear();
-  result.append(empty(state.text ? "Add a change to see what it does." : "Type a text first."));
+  result.append(empty(state.text ? "Add a change to see its effect." : "Type a text first."));
 }
 
 function keepDraft(changes) {
@@ -91,15 +91,15 @@ function actQuestion(state, changes) {
   };
 }
 
-// A row is made anew after each change; whoever was in a field stays in it.
+// Rows are rebuilt after each change; the focus stays in its field.
 function focusedField(editor) {
   const fields = [...editor.querySelectorAll("select, input, button")],
     at = fields.indexOf(document.activeElement);
   return at < 0 ? null : () => [...editor.querySelectorAll("select, input, button")][at]?.focus();
 }
 
-function fileButtons(state, asked, changes) {
-  const said = make("output", { class: "soft" });
+function fileButtons(state, question, changes) {
+  const output = make("output", { class: "soft" });
   const button = (title, work) =>
     make(
       "button",
@@ -107,11 +107,11 @@ function fileButtons(state, asked, changes) {
         type: "button",
         class: "quiet",
         onclick: async () => {
-          said.replaceChildren();
+          output.replaceChildren();
           try {
             await work();
           } catch (error) {
-            said.replaceChildren(problem(error));
+            output.replaceChildren(problem(error));
           }
         },
       },
@@ -128,14 +128,16 @@ function fileButtons(state, asked, changes) {
         checked: Number(state.say) > 0,
         onchange: (event) => setState({ say: event.target.checked ? "20" : "0" }),
       }),
-      " go on writing",
+      " generate a continuation",
     ),
-    button("Keep on every screen", async () => {
-      draft.isKept = true;
+    button("Apply on every screen", async () => {
+      draft.isApplied = true;
       setState({ screen: "prompt" }, { isStep: true });
     }),
-    button("Download the edit", async () => download("edit.zip", await askFile("edit", asked))),
-    button("Download the question", async () => downloadJson("act.json", asked)),
-    said,
+    button("Download the edit", async () =>
+      download("edit.zip", await requestFile("edit", question)),
+    ),
+    button("Download the question", async () => downloadJson("act.json", question)),
+    output,
   ];
 }

@@ -1,11 +1,11 @@
-// Two prompts side by side: what each predicts, and which heads make the difference.
+// Two prompts side by side: the predictions of each, and the heads that differ.
 
 import { dotted, make, panel } from "./dom.js";
-import { ask, isOffline } from "./ask.js";
+import { request, isOffline } from "./api.js";
 import { differences } from "./difference_map.js";
-import { percent, signed } from "./figures.js";
+import { percent, signed } from "./number_format.js";
 import { tokenField } from "./measures.js";
-import { empty, place } from "./place.js";
+import { empty, asyncView } from "./async_view.js";
 import { promptBox } from "./prompt_box.js";
 import { aboutText } from "./questions.js";
 import { setState } from "./state.js";
@@ -21,12 +21,12 @@ export function compareScreen() {
   const left = promptBox({ label: "Left", hasExamples: false }),
     right = promptBox({ key: "other", label: "Right", hasExamples: false, hasLens: false });
   const fields = make("div", { class: "controls" }),
-    both = place("both-sides", { waiting: "Reads both…" }),
-    heads = place("differences");
+    both = asyncView("both-sides", { waiting: "Reading both…" }),
+    heads = asyncView("differences");
   const node = make(
     "div",
     { class: "screen screen-compare" },
-    make("h1", { class: "unseen" }, "Compare"),
+    make("h1", { class: "visually-hidden" }, "Compare"),
     make("div", { class: "two" }, left, right),
     fields,
     both,
@@ -39,8 +39,8 @@ export function compareScreen() {
       right.update(state);
       if (!fields.contains(document.activeElement))
         fields.replaceChildren(
-          tokenField(state, "token", "target", "what the left predicts", 22),
-          tokenField(state, "against", "against", "what the right predicts", 22),
+          tokenField(state, "token", "target", "prediction of the left", 22),
+          tokenField(state, "against", "against", "prediction of the right", 22),
         );
       if (!state.text || !state.other) {
         heads.clear();
@@ -48,15 +48,15 @@ export function compareScreen() {
         both.append(invitation(state));
         return;
       }
-      const asked = {
+      const question = {
         ...aboutText(state),
         other: state.other,
         lens: state.lens,
         token: state.token,
         against: state.against,
       };
-      const key = JSON.stringify(asked),
-        answer = () => ask("compare", asked);
+      const key = JSON.stringify(question),
+        answer = () => request("compare", question);
       both.fill(key, async () => sides(await answer()));
       heads.fill(key, async () => differences(await answer().catch(() => null)));
     },
@@ -69,7 +69,7 @@ function invitation(state) {
       isStep: true,
     });
   return empty(
-    "Give two prompts to see which heads tell them apart.",
+    "Give two prompts to see which heads differ.",
     isOffline()
       ? null
       : make(
@@ -99,7 +99,7 @@ function side(
   const marked = tokens.map((text, at) =>
     make("span", { class: `token${isNew[at] ? " differs" : ""}` }, dotted(text)),
   );
-  const figure = (name, token, value) =>
+  const fact = (name, token, value) =>
     make(
       "div",
       {},
@@ -112,18 +112,18 @@ function side(
     make(
       "dl",
       { class: "facts" },
-      figure("target", found.token, percent(probability)),
-      found.against ? figure("against", found.against, percent(against)) : null,
+      fact("target", found.token, percent(probability)),
+      found.against ? fact("against", found.against, percent(against)) : null,
       make(
         "div",
         {},
-        make("dt", {}, found.against ? "target over other" : "target over the mean token"),
+        make("dt", {}, found.against ? "logit difference" : "logit minus the mean logit"),
         make("dd", {}, `${signed(score)} logits`),
       ),
     ),
     tokenList(prediction.slice(0, 6), {
       title: "predicts",
-      figure: (value) => percent(value),
+      format: (value) => percent(value),
       most: 1,
     }),
   );

@@ -1,27 +1,27 @@
-// One head: what it promotes and suppresses under each lens, where it looks, what it is there for.
+// One head: its prediction through each lens, its attention, its roles.
 
 import { dotted, make, panel } from "./dom.js";
-import { ask, hasAnswer, isOffline } from "./ask.js";
+import { request, hasAnswer, isOffline } from "./api.js";
 import { arcs } from "./arcs.js";
-import { percent } from "./figures.js";
+import { percent } from "./number_format.js";
 import { cardFacts, cardFromReading, lensColumns, rolesPanel } from "./head_card.js";
 import { mapPanel } from "./map_panel.js";
 import { titleOf } from "./measures.js";
 import { nameOf } from "./heat_map.js";
 import { matrix } from "./matrix.js";
-import { place } from "./place.js";
+import { asyncView } from "./async_view.js";
 import { aboutText, headNamed, headQuestion, readingQuestion } from "./questions.js";
 import { getState, setState } from "./state.js";
-import { rankedPlace, textPlace } from "./screen_prompt.js";
+import { rankedView, textView } from "./screen_prompt.js";
 import { tokenList } from "./token_list.js";
 
 export function headScreen() {
-  const strip = textPlace(),
+  const strip = textView(),
     map = mapPanel();
-  const card = place("card", { waiting: "Reads the head…" }),
-    looks = place("looks"),
-    roles = place("roles-place"),
-    ranked = hasAnswer("roles", {}) ? null : rankedPlace(); // a file without roles has room for it
+  const card = asyncView("card", { waiting: "Reading the head…" }),
+    attention = asyncView("attention"),
+    roles = asyncView("roles-view"),
+    ranked = hasAnswer("roles", {}) ? null : rankedView(); // a file without roles has space for it
   map.classList.add("head-map");
   const node = make(
     "div",
@@ -32,45 +32,45 @@ export function headScreen() {
       { class: `head-columns${ranked ? " with-ranking" : ""}` },
       map,
       card,
-      looks,
-      ranked ? make("div", { class: "roles-place" }, panel(null, ranked), explained()) : roles,
+      attention,
+      ranked ? make("div", { class: "roles-view" }, panel(null, ranked), explained()) : roles,
     ),
   );
-  return { node, update: (state) => update(state, { strip, map, card, looks, roles, ranked }) };
+  return { node, update: (state) => update(state, { strip, map, card, attention, roles, ranked }) };
 }
 
-// A file is opened by people who have never seen the viewer.
+// People who open a file may not know the viewer.
 function explained() {
   return make(
     "p",
     { class: "note" },
-    "A head says as many nats as its lens is away from the baseline lens, the one that hears nothing and always " +
-      "gives the mean prediction. It adds the tokens that it makes likelier than the baseline lens has them, and " +
-      "suppresses those it makes less likely. The arrow keys move over the map.",
+    "The map shows the KL of each head's lens from the baseline lens, which ignores the activation and always " +
+      "gives the mean prediction. The lists have the tokens that the lens predicts more than the baseline, and " +
+      "those that it predicts less. The arrow keys move over the map.",
   );
 }
 
-async function update(state, { strip, map, card, looks, roles, ranked }) {
+async function update(state, { strip, map, card, attention, roles, ranked }) {
   strip.update(state);
   if (!state.text) return;
   const question = readingQuestion(state);
-  const reading = await ask("reading", question).catch(() => null);
-  if (!reading || getState().head !== state.head || getState().text !== state.text) return; // overtaken
+  const reading = await request("reading", question).catch(() => null);
+  if (!reading || getState().head !== state.head || getState().text !== state.text) return; // outdated
   const site = siteIn(reading, state.head);
   map.update(state, nameOf(site));
   ranked?.update(state);
   const key = JSON.stringify([question, site]);
   card.fill(key, async () => drawCard(await cardOf(state, question, site)));
   if (site.head === null) {
-    looks.clear();
+    attention.clear();
     roles.clear();
     return;
   }
-  looks.fill(key, async () => whereItLooks(state, await cardOf(state, question, site)));
+  attention.fill(key, async () => attentionPanel(state, await cardOf(state, question, site)));
   if (hasAnswer("roles", {})) roles.fill(nameOf(site), () => rolesPanel(site));
 }
 
-// The head that the link names; the one that says most where it names none that is here.
+// The head in the link; by default the one with the largest KL from the baseline.
 function siteIn(reading, name) {
   const named = headNamed(name),
     isHere = (head) => head.layer === named?.layer && head.head === named?.head;
@@ -79,11 +79,11 @@ function siteIn(reading, name) {
   return { layer, head };
 }
 
-// Where there is no answer of its own, the reading knows enough for a card.
+// Without an answer of its own, a card can be drawn from the reading.
 async function cardOf(state, question, site) {
-  const asked = headQuestion(state, site);
-  if (hasAnswer("head", asked) && site.head !== null) return ask("head", asked);
-  return cardFromReading(await ask("reading", question), site);
+  const cardQuestion = headQuestion(state, site);
+  if (hasAnswer("head", cardQuestion) && site.head !== null) return request("head", cardQuestion);
+  return cardFromReading(await request("reading", question), site);
 }
 
 function drawCard(card) {
@@ -115,7 +115,7 @@ function drawCard(card) {
             { class: "controls" },
             card.head === null
               ? null
-              : make("button", { type: "button", class: "quiet", onclick: act }, "Switch it off"),
+              : make("button", { type: "button", class: "quiet", onclick: act }, "Ablate this head"),
             make(
               "button",
               { type: "button", class: "quiet", onclick: follow },
@@ -136,26 +136,26 @@ function drawCard(card) {
   );
 }
 
-function whereItLooks(state, card) {
+function attentionPanel(state, card) {
   if (!card.attention)
     return panel(
-      "Where it looks",
-      make("p", { class: "note" }, "The model hides its attention weights."),
+      "Attention",
+      make("p", { class: "note" }, "This model does not return its attention weights."),
     );
   const choose = (at) => setState({ at: at === card.tokens.length - 1 ? "-1" : String(at) });
-  const title = `Where ${nameOf(card)} looks from token ${card.position}`;
-  const asked = { ...aboutText(state), layer: card.layer, head: card.head };
-  const all = place("all-weights", { waiting: "Gets all weights…" });
+  const title = `Attention of ${nameOf(card)} from token ${card.position}`;
+  const question = { ...aboutText(state), layer: card.layer, head: card.head };
+  const all = asyncView("all-weights", { waiting: "Loading all weights…" });
   const box = make(
     "details",
     { class: "more" },
-    make("summary", {}, "From every token: the matrix"),
+    make("summary", {}, "Attention matrix"),
     all,
   );
   const fill = () =>
     box.open &&
     all.fill("all", async () => {
-      const { tokens, weights } = await ask("attention", asked);
+      const { tokens, weights } = await request("attention", question);
       const names = tokens.map(dotted);
       return matrix({
         weights,
@@ -167,9 +167,9 @@ function whereItLooks(state, card) {
       });
     });
   box.addEventListener("toggle", fill);
-  if (card.tokens.length <= 64 && hasAnswer("attention", asked)) box.open = true;
+  if (card.tokens.length <= 64 && hasAnswer("attention", question)) box.open = true;
   return panel(
-    "Where it looks",
+    "Attention",
     arcs({
       tokens: card.tokens,
       row: card.attention,
@@ -178,16 +178,16 @@ function whereItLooks(state, card) {
       onchoose: isOffline() ? null : choose,
     }),
     card.attends ? mostRead(card) : null,
-    hasAnswer("attention", asked) ? box : null,
+    hasAnswer("attention", question) ? box : null,
   );
 }
 
-// In words: a reading has the largest weights only, and its tokens cannot be chosen.
+// As a list: a reading has the largest weights only, and its tokens cannot be chosen.
 function mostRead({ attends }) {
   const tokens = attends.map(({ position, text, weight }) => ({
     text,
     value: weight,
     note: `at ${position}`,
   }));
-  return tokenList(tokens, { figure: (value) => percent(value, 0), title: "attends to", most: 1 });
+  return tokenList(tokens, { format: (value) => percent(value, 0), title: "attends to", most: 1 });
 }

@@ -1,27 +1,27 @@
-// How good the lenses are, head by head, and what they were fitted on.
+// Quality of the lenses, head by head, and their provenance.
 
 import { choice, columnNames, make, panel } from "./dom.js";
-import { ask } from "./ask.js";
+import { request } from "./api.js";
 import { scaleOf } from "./colours.js";
-import { brief, percent, signed, whole } from "./figures.js";
+import { brief, percent, signed, whole } from "./number_format.js";
 import { titleOf } from "./measures.js";
 import { heatMap, legend } from "./heat_map.js";
-import { empty, place } from "./place.js";
+import { empty, asyncView } from "./async_view.js";
 import { setState } from "./state.js";
 import { isReady } from "./status.js";
 
 export function lensesScreen() {
-  const main = place("lenses", { waiting: "Waits for the lenses…" });
+  const main = asyncView("lenses", { waiting: "Waiting for the lenses…" });
   const node = make(
     "div",
     { class: "screen screen-lenses" },
-    make("h1", { class: "unseen" }, "Lenses"),
+    make("h1", { class: "visually-hidden" }, "Lenses"),
     main,
   );
   return {
     node,
     update: (state) =>
-      main.fill(`${state.map} ${isReady()}`, async () => draw(state, await ask("lenses"))),
+      main.fill(`${state.map} ${isReady()}`, async () => draw(state, await request("lenses"))),
   };
 }
 
@@ -29,11 +29,11 @@ function draw(state, lenses) {
   if (!lenses.length)
     return empty(
       "There are no lenses yet.",
-      make("p", { class: "hint" }, make("code", {}, "saccade lens fit"), " makes some."),
+      make("p", { class: "hint" }, make("code", {}, "saccade lens fit"), " fits some."),
     );
   const names = [...new Set(lenses.flatMap((lens) => lens.measures.map((each) => each.measure)))];
-  const asked = state.map.split(":").pop(),
-    measure = names.includes(asked) ? asked : names[0];
+  const wanted = state.map.split(":").pop(),
+    measure = names.includes(wanted) ? wanted : names[0];
   const found = lenses.map((lens) => ({
     lens,
     measured: lens.measures.find((each) => each.measure === measure),
@@ -41,7 +41,7 @@ function draw(state, lenses) {
   const values = found.flatMap(({ measured }) => measured?.rows.flatMap((row) => row.values) ?? []);
   const known = values.filter((value) => value !== null),
     isTwoWay = found.some(({ measured }) => measured?.is_two_way);
-  // One scale for all of them: what looks darker is better, whichever lens it is.
+  // One scale for all lenses, so that colours can be compared.
   const scale = scaleOf(known, { signed: isTwoWay, low: isTwoWay ? null : Math.min(...known) });
   const label = found.find(({ measured }) => measured)?.measured.label ?? "";
   return [
@@ -69,18 +69,18 @@ function draw(state, lenses) {
         ),
       ),
       make("p", { class: "note" }, `${label[0]?.toUpperCase() ?? ""}${label.slice(1)}.`),
-      legend(scale, figureFor(measure), ""),
+      legend(scale, formatFor(measure), ""),
       make(
         "div",
         { class: "maps" },
         found.map(({ lens, measured }) => (measured ? lensMap(lens, measured, scale) : null)),
       ),
     ),
-    make("div", { class: "two" }, lenses.map(madeFrom)),
+    make("div", { class: "two" }, lenses.map(provenance)),
   ];
 }
 
-function figureFor(measure) {
+function formatFor(measure) {
   return measure === "explained"
     ? (value) => percent(value, 0)
     : ["ablation", "alignment", "spearman"].includes(measure)
@@ -89,7 +89,7 @@ function figureFor(measure) {
 }
 
 function lensMap(lens, measured, scale) {
-  const figure = figureFor(measured.measure);
+  const format = formatFor(measured.measure);
   const cells = measured.rows.flatMap(({ layer, values }) =>
     values.map((value, head) => {
       const site = { layer, head: lens.site === "residual" ? null : head };
@@ -97,7 +97,7 @@ function lensMap(lens, measured, scale) {
         ...site,
         value: value ?? NaN,
         isWeak: false,
-        label: `${titleOf(site)}: ${figure(value)}`,
+        label: `${titleOf(site)}: ${format(value)}`,
       };
     }),
   );
@@ -107,13 +107,13 @@ function lensMap(lens, measured, scale) {
     title: `${lens.name}, ${measured.measure}`,
     tip: (cell) => [
       make("b", {}, titleOf(cell)),
-      make("p", { class: "number" }, figure(cell.value)),
+      make("p", { class: "number" }, format(cell.value)),
     ],
   });
   return make(
     "figure",
     { class: "picture", "data-lens": lens.name },
-    make("figcaption", {}, make("b", {}, lens.name), ` mean ${figure(measured.mean)}`),
+    make("figcaption", {}, make("b", {}, lens.name), ` mean ${format(measured.mean)}`),
     map,
   );
 }
@@ -133,7 +133,7 @@ function comparison(lenses, names) {
         return make(
           "td",
           { class: `number${mean !== null && mean === best[name] ? " strong" : ""}` },
-          mean === null ? "–" : figureFor(name)(mean),
+          mean === null ? "–" : formatFor(name)(mean),
         );
       }),
     ),
@@ -145,7 +145,7 @@ function comparison(lenses, names) {
       { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lenses compared" },
       make(
         "table",
-        { class: "figures" },
+        { class: "metrics" },
         columnNames(["lens", "kind", "method", "#tokens", ...names.map((name) => `#${name}`)]),
         make("tbody", {}, rows),
       ),
@@ -165,7 +165,7 @@ function bestOf(lenses, name) {
   return lenses.length < 2 ? null : name === "kl" ? Math.min(...means) : Math.max(...means);
 }
 
-function madeFrom(lens) {
+function provenance(lens) {
   const rows = [
     ["kind", `${lens.kind} (${lens.site})`],
     ["method", lens.method],

@@ -1,7 +1,7 @@
-// Position x layer: what each layer says after each token, and how pinned tokens rise through the layers.
+// Position x layer: the prediction of each layer at each position, and the ranks of pinned tokens.
 
 import { choice, make, panel } from "./dom.js";
-import { empty, place } from "./place.js";
+import { empty, asyncView } from "./async_view.js";
 import { positionGrid } from "./position_grid.js";
 import { promptBox } from "./prompt_box.js";
 import { aboutText } from "./questions.js";
@@ -18,19 +18,19 @@ let colouredBy = "probability";
 export function positionsScreen() {
   const box = promptBox({ hasLens: false }),
     controls = make("div", { class: "controls" }),
-    main = place("positions", { waiting: "Reads every layer…" }),
-    ranks = place("ranks");
+    main = asyncView("positions", { waiting: "Reading every layer…" }),
+    ranks = asyncView("ranks");
   const node = make(
     "div",
     { class: "screen screen-positions" },
-    make("h1", { class: "unseen" }, "Positions"),
+    make("h1", { class: "visually-hidden" }, "Positions"),
     box,
     panel(
       null,
       make(
         "div",
         { class: "panel-head" },
-        make("h2", {}, "What each layer says after each token"),
+        make("h2", {}, "Prediction of each layer after each token"),
         controls,
       ),
       main,
@@ -63,15 +63,17 @@ export function positionsScreen() {
         ),
       ),
     );
-    const asked = positionsQuestion(state);
-    main.fill(JSON.stringify([asked, colouredBy]), () => positionGrid(state, asked, colouredBy));
-    const key = JSON.stringify([asked, state.pins, state.at]);
-    ranks.fill(key, () => rankChart(state, asked));
+    const question = positionsQuestion(state);
+    main.fill(JSON.stringify([question, colouredBy]), () =>
+      positionGrid(state, question, colouredBy),
+    );
+    const key = JSON.stringify([question, state.pins, state.at]);
+    ranks.fill(key, () => rankChart(state, question));
   };
   return { node, update };
 }
 
-// "29.0" comes from the head's screen: its number is what counts here.
+// "29.0" comes from the screen of a head: only the number of the head matters here.
 function headNumber(state) {
   const number = state.head.split(".").pop();
   return /^\d+$/.test(number) ? Number(number) : null;

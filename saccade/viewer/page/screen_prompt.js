@@ -1,12 +1,12 @@
-// Type a text: what the model expects at each position, and a map of what every head does there.
+// Type a text: the prediction of the model at each position, and a map of all heads.
 
 import { dotted, make, panel } from "./dom.js";
-import { ask } from "./ask.js";
-import { percent } from "./figures.js";
-import { mapFigures, mapKey, mapPanel } from "./map_panel.js";
-import { figureOf, titleOf } from "./measures.js";
+import { request } from "./api.js";
+import { percent } from "./number_format.js";
+import { mapValues, mapKey, mapPanel } from "./map_panel.js";
+import { formatOf, titleOf } from "./measures.js";
 import { nameOf } from "./heat_map.js";
-import { empty, place } from "./place.js";
+import { empty, asyncView } from "./async_view.js";
 import { promptBox } from "./prompt_box.js";
 import { aboutText, isWeakLens, readingQuestion } from "./questions.js";
 import { setState } from "./state.js";
@@ -19,14 +19,14 @@ let hasBegun = false;
 
 export function promptScreen() {
   const box = promptBox(),
-    strip = textPlace(),
+    strip = textView(),
     map = mapPanel(),
-    ranked = rankedPlace();
+    ranked = rankedView();
   const lists = make("div", { class: "below" }, map, panel(null, ranked));
   const node = make(
     "div",
     { class: "screen screen-prompt" },
-    make("h1", { class: "unseen" }, "Prompt"),
+    make("h1", { class: "visually-hidden" }, "Prompt"),
     box,
     strip,
     lists,
@@ -45,7 +45,7 @@ export function promptScreen() {
   };
 }
 
-// Somebody who comes for the first time sees something at once.
+// The first visit starts with an example.
 function beginWithExample(state) {
   const example = getStatus()?.examples?.[0];
   if (hasBegun || state.text || !example || !isReady()) return false;
@@ -54,32 +54,32 @@ function beginWithExample(state) {
   return true;
 }
 
-// The text with what is expected next; shared with the head's screen.
-export function textPlace() {
-  const node = place("text", { waiting: "Waits for the model…" });
+// The text with the predictions; shared with the screen of a head.
+export function textView() {
+  const node = asyncView("text", { waiting: "Waiting for the model…" });
   node.update = (state) => {
     if (!state.text) {
       node.clear();
-      node.append(empty("Type a text to see what every head says about it."));
+      node.append(empty("Type a text to read every head."));
       return;
     }
     node.fill(JSON.stringify([aboutText(state), state.at, state.lens]), async () => {
       // The reading comes first, because the map waits for it; the strip can do without predictions.
-      const reading = await ask("reading", readingQuestion(state));
-      const said = await ask("predictions", aboutText(state)).catch(() => null);
+      const reading = await request("reading", readingQuestion(state));
+      const predictions = await request("predictions", aboutText(state)).catch(() => null);
       const choose = (at) => setState({ at: at === reading.tokens.length - 1 ? "-1" : String(at) });
       return make(
         "div",
         { class: "text-and-next" },
         tokenStrip({
           tokens: reading.tokens,
-          positions: said?.positions,
+          positions: predictions?.positions,
           chosen: reading.position,
           onchoose: choose,
         }),
         tokenList(reading.prediction.slice(0, 6), {
-          title: `After “${dotted(reading.tokens[reading.position])}” it predicts`,
-          figure: (value) => percent(value),
+          title: `After “${dotted(reading.tokens[reading.position])}” the model predicts`,
+          format: (value) => percent(value),
           most: 1,
           level: "h2",
         }),
@@ -89,19 +89,19 @@ export function textPlace() {
   return node;
 }
 
-// The heads in order of what the map shows; shared with the head's screen.
-export function rankedPlace() {
-  const node = place("ranked");
+// The heads in the order of the values of the map; shared with the screen of a head.
+export function rankedView() {
+  const node = asyncView("ranked");
   node.update = (state) =>
     node.fill(mapKey(state), async () => {
-      const both = await mapFigures(state).catch(() => null); // the map tells what went wrong
+      const both = await mapValues(state).catch(() => null); // the map shows the error
       return both && rankedHeads(state, both.reading, both.found);
     });
   return node;
 }
 
 function rankedHeads(state, reading, found) {
-  const figure = figureOf(state, found),
+  const format = formatOf(state, found),
     value = (head) => found.values.get(nameOf(head)) ?? null;
   const order = reading.heads
     .filter((head) => value(head) !== null)
@@ -116,16 +116,16 @@ function rankedHeads(state, reading, found) {
         {
           type: "button",
           "data-head": nameOf(head),
-          "aria-label": `${titleOf(head)}, ${figure(value(head))}`,
+          "aria-label": `${titleOf(head)}, ${format(value(head))}`,
           onclick: () => setState({ screen: "head", head: nameOf(head) }, { isStep: true }),
         },
         make("span", { class: "name" }, nameOf(head)),
         make(
           "span",
-          { class: "said" },
+          { class: "top-tokens" },
           head.adds.slice(0, 5).map((token) => make("span", { class: "token" }, dotted(token.text))),
         ),
-        make("span", { class: "number" }, figure(value(head))),
+        make("span", { class: "number" }, format(value(head))),
       ),
     ),
   );

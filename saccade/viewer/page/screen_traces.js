@@ -1,15 +1,15 @@
-// Trained systems: what each reached beside the published number, and where it looks.
+// Trained systems: the metric of each, the published value, and its traces.
 
 import { make, panel } from "./dom.js";
-import { ask, hasAnswer, isOffline } from "./ask.js";
-import { brief } from "./figures.js";
-import { empty, place } from "./place.js";
+import { request, hasAnswer, isOffline } from "./api.js";
+import { brief } from "./number_format.js";
+import { empty, asyncView } from "./async_view.js";
 import { runPage } from "./run_page.js";
 import { setState } from "./state.js";
 import { traceView } from "./trace_view.js";
 
 export function tracesScreen() {
-  const main = place("traces", { waiting: "Looks for runs…" });
+  const main = asyncView("traces", { waiting: "Looking for runs…" });
   const node = make("div", { class: "screen screen-traces" }, main);
   const run = runPage();
   return {
@@ -20,12 +20,12 @@ export function tracesScreen() {
         run.update(state);
       } else if (state.trace)
         main.fill(`trace ${state.trace}`, async () =>
-          savedTrace(state, await ask(`traces/${state.trace}`)),
+          savedTrace(state, await request(`traces/${state.trace}`)),
         );
       else if (isOffline() && hasAnswer("trace", {}))
         main.fill("traces", async () => [
-          make("h1", { class: "unseen" }, document.title),
-          (await ask("trace")).map((trace, at) => traceView(state, trace, at)),
+          make("h1", { class: "visually-hidden" }, document.title),
+          (await request("trace")).map((trace, at) => traceView(state, trace, at)),
         ]);
       else main.fill("gallery", gallery);
     },
@@ -34,8 +34,8 @@ export function tracesScreen() {
 
 async function gallery() {
   const [runs, traces] = await Promise.all([
-    ask("runs").catch(() => []),
-    ask("traces").catch(() => []),
+    request("runs").catch(() => []),
+    request("traces").catch(() => []),
   ]);
   if (!runs.length && !traces.length)
     return empty(
@@ -45,7 +45,7 @@ async function gallery() {
         { class: "hint" },
         make("code", {}, "saccade train RECIPE"),
         " makes a run; ",
-        make("code", {}, "saccade view --runs FOLDER"),
+        make("code", {}, "saccade view FOLDER"),
         " shows a folder of them.",
       ),
     );
@@ -87,12 +87,12 @@ async function gallery() {
 function runCard(run) {
   const open = () =>
     setState({ run: run.name, input: "", trace: "", view: "0", step: "" }, { isStep: true });
-  const figures =
+  const metrics =
     run.state === "done"
       ? [
           make(
             "p",
-            { class: "figure" },
+            { class: "metric" },
             make("b", { class: "number" }, brief(run.value)),
             ` ${run.metric}`,
           ),
@@ -100,14 +100,14 @@ function runCard(run) {
             "p",
             { class: "soft" },
             run.published === null
-              ? "nothing published beside it"
+              ? "no published value"
               : `published ${brief(run.published)}`,
           ),
         ]
       : [
           make(
             "p",
-            { class: "figure soft" },
+            { class: "metric soft" },
             run.state === "running" ? "still training" : "damaged",
           ),
           make("p", { class: "soft" }, run.note ?? ""),
@@ -126,11 +126,11 @@ function runCard(run) {
       },
       make("h2", {}, run.name),
       make("p", { class: "soft" }, run.system ?? ""),
-      figures,
+      metrics,
       make(
         "p",
         { class: "soft number" },
-        [run.minutes ? `${run.minutes} minutes` : null, run.can_trace ? "can be watched" : null]
+        [run.minutes ? `${run.minutes} minutes` : null, run.can_trace ? "can be traced" : null]
           .filter(Boolean)
           .join(" · "),
       ),
@@ -140,7 +140,7 @@ function runCard(run) {
 
 function savedTrace(state, trace) {
   return [
-    make("h1", { class: "unseen" }, `Trace ${state.trace}`),
+    make("h1", { class: "visually-hidden" }, `Trace ${state.trace}`),
     make(
       "button",
       { type: "button", class: "quiet", onclick: () => setState({ trace: "" }, { isStep: true }) },

@@ -1,4 +1,4 @@
-// What a link holds: behind the "#" of the address, so it never reaches the server. A key with its default is left out.
+// The state in a link: after the "#" of the URL, so it is never sent to the server. Defaults are left out.
 
 const DEFAULTS = {
   screen: "prompt",
@@ -24,7 +24,7 @@ const DEFAULTS = {
   theme: "",
 };
 const listeners = [];
-let held = null; // where there is no address to write to: a file, a notebook
+let localState = null; // if there is no URL to write to: a file, a notebook
 
 function readLink(hash) {
   const found = { ...DEFAULTS };
@@ -35,7 +35,7 @@ function readLink(hash) {
     try {
       found[key] = decodeURIComponent(part.slice(cut + 1));
     } catch {
-      found[key] = DEFAULTS[key]; // a link that was cut in the middle of a letter
+      found[key] = DEFAULTS[key]; // a link that was cut inside an escape
     }
   }
   return found;
@@ -47,28 +47,28 @@ export function writeLink(state) {
 }
 
 export function getState() {
-  return held ?? readLink(location.hash);
+  return localState ?? readLink(location.hash);
 }
 
-// Begins with a state that was put into the file itself; a link's own state goes before it.
+// Starts with the state inlined in a file, unless the link has a state.
 export function startState(inlined) {
   if (location.hash.length > 1 || !inlined) return;
-  held = { ...DEFAULTS };
+  localState = { ...DEFAULTS };
   for (const key of Object.keys(DEFAULTS))
-    if (inlined[key] !== undefined && inlined[key] !== null) held[key] = asText(inlined[key]);
+    if (inlined[key] !== undefined && inlined[key] !== null) localState[key] = asText(inlined[key]);
 }
 
 function asText(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-// Goes there, and leaves a step for the browser's Back unless it only refines what is shown.
+// Changes the state; `isStep` adds an entry to the browser's history.
 export function setState(changes, { isStep = false } = {}) {
   const next = { ...getState(), ...changes },
     hash = `#${writeLink(next)}`;
-  if (held) held = next;
+  if (localState) localState = next;
   else if (hash !== location.hash) history[isStep ? "pushState" : "replaceState"](null, "", hash);
-  tellAll();
+  notifyAll();
 }
 
 export function stateWithout(keys) {
@@ -79,12 +79,12 @@ export function onState(listener) {
   listeners.push(listener);
 }
 
-export function tellAll() {
+export function notifyAll() {
   const state = getState();
   for (const listener of listeners) listener(state);
 }
 
-// The changes of a kept edit; a link with broken ones has none.
+// The changes of the model; none if the link is damaged.
 export function changesOf(state) {
   try {
     const found = JSON.parse(state.changes || "[]");
@@ -94,5 +94,5 @@ export function changesOf(state) {
   }
 }
 
-addEventListener("popstate", tellAll);
-addEventListener("hashchange", tellAll);
+addEventListener("popstate", notifyAll);
+addEventListener("hashchange", notifyAll);

@@ -1,6 +1,6 @@
-// What the server last said about itself: the model, its lenses, how far a long job is.
+// The last status of the server: the model, its lenses, the progress of a job.
 
-import { ask, isOffline, waited } from "./ask.js";
+import { request, isOffline, delay } from "./api.js";
 
 let latest = null;
 
@@ -16,18 +16,18 @@ export function isReady() {
   return latest?.state === "ready" || isOffline();
 }
 
-// Shows how far a long job is while it is waited for.
+// Shows the progress of a job until it is done.
 export async function watchJob(promise, show) {
   let isOver = false;
   const over = () => {
     isOver = true;
   };
   promise.then(over, over);
-  await waited(500);
+  await delay(500);
   while (!isOver) {
-    const status = await ask("status").catch(() => null);
+    const status = await request("status").catch(() => null);
     if (status?.job && !isOver) show(status.job);
-    await waited(400);
+    await delay(400);
   }
   return promise;
 }

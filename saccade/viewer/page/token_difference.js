@@ -1,6 +1,6 @@
-// Which tokens of two texts are not in the other, in order.
+// The tokens of each of two texts that the other does not have.
 
-const MOST = 1200; // tokens a side: the table below is their product
+const MOST = 1200; // tokens per side: the table below has their product
 
 // Two lists of booleans: true where a token has no partner (longest common subsequence).
 export function onlyHere(left, right) {

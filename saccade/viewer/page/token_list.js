@@ -1,11 +1,11 @@
-// Tokens with a figure and a bar each.
+// Tokens, each with a number and a bar.
 
 import { dotted, make } from "./dom.js";
 
-// kind: "adds", "drops" or "" says the colour; figure turns a value into text; a token may have a note.
+// kind: "higher", "lower" or "" sets the colour; format turns a value into text; a token may have a note.
 export function tokenList(
   tokens,
-  { kind = "", figure, title = "", most = null, onclick = null, level = "h3" },
+  { kind = "", format, title = "", most = null, onclick = null, level = "h3" },
 ) {
   const largest = most ?? Math.max(...tokens.map((token) => Math.abs(token.value)), 1e-9);
   const rows = tokens.map((token) => {
@@ -20,7 +20,7 @@ export function tokenList(
         dotted(token.text),
         token.note ? make("small", {}, ` ${token.note}`) : null,
       ),
-      make("span", { class: "number" }, figure(token.value)),
+      make("span", { class: "number" }, format(token.value)),
     ];
     return make(
       "li",

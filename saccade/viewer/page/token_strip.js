@@ -1,19 +1,19 @@
-// The text as the model has it: its tokens, and under each what the model expects next.
+// The tokens of the text, and under each the model's prediction of the next.
 
 import { announce, dotted, make } from "./dom.js";
-import { percent } from "./figures.js";
+import { percent } from "./number_format.js";
 
-export function tokenStrip({ tokens, positions = null, chosen, onchoose, label = "Tokens" }) {
+export function tokenStrip({ tokens, positions = null, chosen, onchoose, title = "Tokens" }) {
   const at = chosen < 0 ? chosen + tokens.length : chosen;
-  const buttons = tokens.map((text, place) =>
-    tokenButton(text, place, { top: positions?.[place]?.top[0], isChosen: place === at }),
+  const buttons = tokens.map((text, position) =>
+    tokenButton(text, position, { top: positions?.[position]?.top[0], isChosen: position === at }),
   );
   const strip = make(
     "div",
     {
       class: `tokens${positions ? " with-next" : ""}`,
       role: "group",
-      "aria-label": `${label}. Arrow keys move, Enter chooses.`,
+      "aria-label": `${title}. Arrow keys move, Enter chooses.`,
     },
     buttons,
   );
@@ -37,17 +37,17 @@ export function tokenStrip({ tokens, positions = null, chosen, onchoose, label =
   return strip;
 }
 
-function tokenButton(text, place, { top, isChosen }) {
-  const said = `token ${place}, ${dotted(text)}${top ? `; next ${dotted(top.text)} ${percent(top.value, 0)}` : ""}`;
+function tokenButton(text, position, { top, isChosen }) {
+  const label = `token ${position}, ${dotted(text)}${top ? `; next ${dotted(top.text)} ${percent(top.value, 0)}` : ""}`;
   return make(
     "button",
     {
       type: "button",
-      "data-at": place,
+      "data-at": position,
       tabindex: isChosen ? 0 : -1,
       "aria-pressed": String(isChosen),
-      "aria-label": said,
-      title: said,
+      "aria-label": label,
+      title: label,
     },
     make("span", { class: "token" }, dotted(text) || " "),
     top

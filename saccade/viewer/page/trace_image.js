@@ -1,18 +1,18 @@
-// A system that looks at an image: the path of its gaze, and what it saw or drew, step by step.
+// A trace over an image: the path of the glimpses, and what was seen or drawn, step by step.
 
 import { make, makeSvg, printable } from "./dom.js";
-import { ink } from "./colours.js";
-import { svgPen, svgRoot } from "./pens.js";
+import { themeColour } from "./colours.js";
+import { svgSurface, svgRoot } from "./drawing.js";
 
 const SIDE = 360,
   WIDEST = 1080, // pixels: a film strip is far wider than high
-  PACE = 700; // milliseconds a step
+  PACE = 700; // milliseconds per step
 
 export function imageTrace(trace, { step = 0, onstep = () => {} }) {
   const n = Math.max(trace.steps.length, trace.outlines?.length ?? 0),
     state = { step: Math.min(step, n - 1), timer: 0 };
   const picture = make("div", { class: "picture gaze" }),
-    said = make("p", { class: "gaze-said", role: "status" });
+    caption = make("p", { class: "gaze-caption", role: "status" });
   const range = make("input", {
     type: "range",
     min: 0,
@@ -34,7 +34,7 @@ export function imageTrace(trace, { step = 0, onstep = () => {} }) {
     state.step = Math.max(0, Math.min(n - 1, at));
     range.value = state.step;
     picture.replaceChildren(drawing(trace, state.step));
-    said.replaceChildren(
+    caption.replaceChildren(
       make("b", {}, `Step ${state.step + 1} of ${n}`),
       ` ${trace.steps[state.step] ?? ""}`,
     );
@@ -70,7 +70,7 @@ export function imageTrace(trace, { step = 0, onstep = () => {} }) {
   return make(
     "div",
     { class: "gaze-parts" },
-    make("div", { class: "gaze-main" }, picture, controls, said),
+    make("div", { class: "gaze-main" }, picture, controls, caption),
     rows.length ? make("div", { class: "film" }, rows) : null,
   );
 }
@@ -79,46 +79,46 @@ function stepButton(sign, title, onclick) {
   return make("button", { type: "button", class: "quiet", "aria-label": title, onclick }, sign);
 }
 
-// The image, the windows of this step, and the way of the gaze so far.
+// The image, the windows of this step, and the path of the glimpses so far.
 function drawing(trace, step) {
   const image = trace.kind === "canvas" ? trace.pictures.canvas[step] : trace.image;
   const { href, rows, columns, isGrey } = pictureOf(image),
-    isInk = trace.heat && isGrey, // dark ink on paper: on black nobody sees what lies in the dark
+    isInverted = trace.heat && isGrey, // inverted: dark cells would not be visible on black
     scale = Math.min(SIDE / Math.min(rows, columns), WIDEST / Math.max(rows, columns));
   const width = columns * scale,
     height = rows * scale,
-    svg = svgRoot(width, height, `The image and where it looks at step ${step + 1}`),
-    pen = svgPen(svg);
+    svg = svgRoot(width, height, `The image and its attention at step ${step + 1}`),
+    surface = svgSurface(svg);
   svg.append(
     makeSvg("image", {
       href,
       width,
       height,
-      style: { "image-rendering": "pixelated", ...(isInk ? { filter: "invert(1)" } : {}) },
+      style: { "image-rendering": "pixelated", ...(isInverted ? { filter: "invert(1)" } : {}) },
     }),
   );
-  shade(pen, trace.heat?.[step], width, height);
+  shade(surface, trace.heat?.[step], width, height);
   const at = ([x, y]) => [((x + 1) / 2) * width, ((y + 1) / 2) * height];
   const centres = (trace.outlines ?? [])
     .slice(0, step + 1)
     .filter((windows) => windows.length)
     .map(([main]) => at(middle(main)));
   if (centres.length > 1)
-    pen.path(`M ${centres.map((point) => point.join(" ")).join(" L ")}`, {
-      stroke: ink("gaze"),
+    surface.path(`M ${centres.map((point) => point.join(" ")).join(" L ")}`, {
+      stroke: themeColour("gaze"),
       width: 2.5,
       opacity: 0.9,
     });
   centres.forEach(([x, y], i) =>
-    pen.rect(x - 3.5, y - 3.5, 7, 7, i === centres.length - 1 ? ink("gaze") : ink("paper"), {
+    surface.rect(x - 3.5, y - 3.5, 7, 7, i === centres.length - 1 ? themeColour("gaze") : themeColour("paper"), {
       radius: 3.5,
-      stroke: ink("gaze"),
+      stroke: themeColour("gaze"),
       line: 2,
     }),
   );
   (trace.outlines?.[step] ?? []).forEach((corners, i) =>
-    pen.path(`M ${corners.map((corner) => at(corner).join(" ")).join(" L ")} Z`, {
-      stroke: ink("gaze"),
+    surface.path(`M ${corners.map((corner) => at(corner).join(" ")).join(" L ")} Z`, {
+      stroke: themeColour("gaze"),
       width: i ? 1.5 : 2.5,
       dash: i ? "5 4" : "",
     }),
@@ -126,16 +126,16 @@ function drawing(trace, step) {
   return svg;
 }
 
-// Attention over a grid of cells: what is not read lies in the dark.
-function shade(pen, heat, width, height) {
+// Attention over a grid of cells: cells with little weight are dark.
+function shade(surface, heat, width, height) {
   if (!heat) return;
   const most = Math.max(1e-9, ...heat.flat()),
     [high, wide] = [height / heat.length, width / heat[0].length];
   heat.forEach((row, y) =>
     row.forEach((weight, x) => {
       const opacity = 0.72 * (1 - weight / most);
-      const cell = pen.rect(x * wide, y * high, wide, high, ink("shade"), { opacity });
-      cell.setAttribute("shape-rendering", "crispEdges"); // no light between two cells
+      const cell = surface.rect(x * wide, y * high, wide, high, themeColour("shade"), { opacity });
+      cell.setAttribute("shape-rendering", "crispEdges"); // no gaps between cells
     }),
   );
 }
@@ -146,7 +146,7 @@ function middle(corners) {
   );
 }
 
-// A picture is rows of numbers from 0 to 1; in a file it is a PNG already.
+// A picture is rows of numbers from 0 to 1; in a saved file it is a PNG.
 function pictureOf(image) {
   if (image.png)
     return { href: image.png, rows: image.height, columns: image.width, isGrey: image.is_grey };
@@ -165,7 +165,7 @@ function pictureOf(image) {
   return { href: canvas.toDataURL(), rows, columns, isGrey: !Array.isArray(image[0][0]) };
 }
 
-// What was said while the image was read, a word a step, to point at.
+// The words that were produced, one per step; pointing at one shows its step.
 function sentence(steps, onchoose) {
   const words = steps.map((text, at) =>
     make(
@@ -186,7 +186,7 @@ function sentence(steps, onchoose) {
     make("div", {}, make("h3", {}, "Produced"), make("p", { class: "running" }, words)),
   );
   row.mark = (at) =>
-    words.forEach((word, place) => word.setAttribute("aria-pressed", String(place === at)));
+    words.forEach((word, index) => word.setAttribute("aria-pressed", String(index === at)));
   return row;
 }
 
@@ -205,6 +205,6 @@ function filmStrip(name, pictures, onchoose) {
     make("div", { class: "film-strip" }, buttons),
   );
   row.mark = (at) =>
-    buttons.forEach((button, place) => button.setAttribute("aria-pressed", String(place === at)));
+    buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(index === at)));
   return row;
 }

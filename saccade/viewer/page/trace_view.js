@@ -1,16 +1,16 @@
-// A trace: the two sides of it as text, its weights as a matrix, its heads or hops to choose from.
+// A trace: input and output as text, its weights as a matrix, its heads or hops to choose from.
 
 import { make, panel, printable } from "./dom.js";
 import { scaleOf } from "./colours.js";
 import { matrix } from "./matrix.js";
-import { percent } from "./figures.js";
+import { percent } from "./number_format.js";
 import { hopsTable, lattice } from "./trace_kinds.js";
 import { imageTrace } from "./trace_image.js";
 import { getState, setState } from "./state.js";
 
 const LATTICES = ["lattice", "outputs"];
 
-// at: which of several traces of one system this is; the link holds a view and a step for each.
+// at: index among several traces of one system; the link has a view and a step for each.
 export function traceView(state, given, at = 0) {
   const trace = given.kind === "document" ? withAll(given) : given;
   const title = trace.title ? `${capital(trace.kind)}: ${trace.title}` : capital(trace.kind);
@@ -29,7 +29,7 @@ export function traceView(state, given, at = 0) {
     view: Math.min(views.length - 1, numberAt(state.view, at)),
     step: numberAt(state.step, at),
   };
-  // Whoever chose by keyboard stays where the choice was.
+  // Keyboard focus stays at the choice.
   const choose = (key, value) => {
     chosen[key] = value;
     setState({ [key]: withNumber(key, at, value) });
@@ -46,7 +46,7 @@ export function traceView(state, given, at = 0) {
     const picture = isLattice
       ? lattice(trace, weights)
       : isText
-        ? null // a matrix as wide as a document shows nothing that its words do not
+        ? null // a matrix as wide as a document shows no more than its words
         : mainPicture(trace, weights, chosen, sides.point);
     body.replaceChildren(
       ...(isLattice ? [] : [sides]),
@@ -57,7 +57,7 @@ export function traceView(state, given, at = 0) {
   return node;
 }
 
-// A document is read by a whole question: what all of its words read on average comes before each.
+// A document is read by all words of a question: their mean comes first.
 function withAll(trace) {
   const { steps, weights } = trace;
   if (steps.length < 2 || trace.views?.length) return trace;
@@ -88,13 +88,13 @@ function withNumber(key, at, value) {
     : list.map((each) => each || "0").join();
 }
 
-// All views, with their mean before them if there are several.
+// All views; if there are several, their mean comes first.
 function viewsOf(trace) {
   if (!trace.views?.length) return [{ name: "", weights: trace.weights }];
   const each = trace.views.map((name, at) => ({ name, weights: trace.weights[at] }));
   if (each.length < 2) return each;
   const mean = each[0].weights.map((row, step) =>
-    row.map((_, place) => sum(each.map((view) => view.weights[step][place])) / each.length),
+    row.map((_, index) => sum(each.map((view) => view.weights[step][index])) / each.length),
   );
   return [{ name: "mean of all", weights: mean }, ...each];
 }
@@ -112,7 +112,7 @@ function mainPicture(trace, weights, chosen, point) {
   });
 }
 
-// What was produced, and what each step of it read: the place read most is darkest.
+// The output, and what each of its steps read: the position with most weight is darkest.
 function twoSides(trace, weights, chosen, onchoose) {
   const isLong = trace.memory.some((label) => label.length > 24);
   const steps = trace.steps.map((text, step) =>
@@ -130,30 +130,30 @@ function twoSides(trace, weights, chosen, onchoose) {
     ),
   );
   const memory = trace.memory.map((text) => make("span", { class: "token" }, printable(text)));
-  const said = make("p", { class: "note", role: "status" });
+  const caption = make("p", { class: "note", role: "status" });
   const isText = trace.kind === "document";
   function point(step) {
     const row = weights[step] ?? [],
-      // Of hundreds of words none has much: there the darkest is the one that was read most.
+      // In a document every weight is small: the largest one is darkest.
       scale = scaleOf([], { low: 0, high: isText ? Math.max(1e-9, ...row) : 1, root: true }),
       most = [...row.keys()]
         .sort((a, b) => row[b] - row[a])
         .slice(0, 3)
-        .filter((place) => row[place] > 0.005);
-    memory.forEach((node, place) => {
-      const weight = row[place] ?? 0;
+        .filter((index) => row[index] > 0.005);
+    memory.forEach((node, index) => {
+      const weight = row[index] ?? 0;
       node.style.background = scale.colour(weight);
-      node.style.color = scale.inkOn(weight);
+      node.style.color = scale.textColour(weight);
     });
-    steps.forEach((node, place) => node.classList.toggle("here", place === step));
-    const looks = most.flatMap((place) => [
-      make("span", { class: "token" }, printable(trace.memory[place])),
-      ` ${percent(row[place], 0)}  `,
+    steps.forEach((node, index) => node.classList.toggle("here", index === step));
+    const read = most.flatMap((index) => [
+      make("span", { class: "token" }, printable(trace.memory[index])),
+      ` ${percent(row[index], 0)}  `,
     ]);
-    said.replaceChildren(
+    caption.replaceChildren(
       make("b", { class: "token" }, printable(trace.steps[step] ?? "")),
       " reads ",
-      ...looks,
+      ...read,
     );
   }
   point(chosen.step);
@@ -176,7 +176,7 @@ function twoSides(trace, weights, chosen, onchoose) {
         memory,
       ),
     ),
-    said,
+    caption,
   );
   return Object.assign(node, { point });
 }

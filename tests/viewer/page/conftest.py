@@ -109,9 +109,9 @@ def view_config(story_folder, lens_folders, tmp_path_factory) -> Any:
 def print_route(view_config) -> Iterator[Callable[..., Any]]:
     """What `saccade view --print ROUTE --ask QUESTION` prints, with a model that stays open."""
     from saccade.viewer.app import answer_to
-    from saccade.viewer.session import Desk
+    from saccade.viewer.session import Session
 
-    loop, desk = asyncio.new_event_loop(), Desk(view_config)
+    loop, session = asyncio.new_event_loop(), Session(view_config)
     # Apart: the browser's own loop runs in this thread.
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -120,11 +120,11 @@ def print_route(view_config) -> Iterator[Callable[..., Any]]:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
     def ask(route: str, **question: Any) -> Any:
-        return json.loads(done(answer_to(desk, route, question)))
+        return json.loads(done(answer_to(session, route, question)))
 
-    done(desk.open())
+    done(session.open())
     yield ask
-    desk.close()
+    session.close()
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
     loop.close()
@@ -137,11 +137,11 @@ def viewed(view_config, print_route) -> Iterator[Viewed]:
 
     from saccade.viewer.app import make_app
     from saccade.viewer.server import listen, new_address
-    from saccade.viewer.session import Desk
+    from saccade.viewer.session import Session
 
     with listen("127.0.0.1", 0) as at:
         address = new_address("127.0.0.1", at.getsockname()[1])
-        config = uvicorn.Config(make_app(Desk(view_config), address), log_level="error")
+        config = uvicorn.Config(make_app(Session(view_config), address), log_level="error")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
         thread.start()

@@ -26,7 +26,7 @@ def test_the_saved_file_works_offline_and_says_the_same(new_page, viewed, text, 
     offline.context.set_offline(True)
     offline.goto(file.as_uri())
     offline.wait_for_selector("main .lens")
-    tokens = "main .lens .tokens .token"
+    tokens = "main .lens .token-list .token"
     assert offline.locator(tokens).all_text_contents() == page.locator(tokens).all_text_contents()
     offline.wait_for_selector("main .arcs svg")
     offline.locator("main .heat-map [data-head='2.1']").click()
@@ -77,5 +77,7 @@ def test_a_reading_is_drawn_in_a_notebook(open_notebook, view_config, text):
     frame.locator("main .heat-map [data-head='3.5']").click()
     frame.locator("main .lens").first.wait_for()
     head = reading.at(3, 5)
-    shown = frame.locator("main .lens[data-lens=lens] .tokens.adds .token").all_text_contents()
+    shown = frame.locator(
+        "main .lens[data-lens=lens] .token-list.higher .token"
+    ).all_text_contents()
     assert shown == [dotted(token.text) for token in head.adds]

@@ -97,10 +97,10 @@ def test_a_gaze_can_be_played_paused_and_stepped(new_page, viewed, until):
     page.wait_for_selector("main .gaze svg")
     assert page.locator("main .gaze path").count() == 2  # its two windows, and no way yet
     page.get_by_role("button", name="next step").click()
-    assert "Step 2 of 20" in page.inner_text("main .gaze-said")
+    assert "Step 2 of 20" in page.inner_text("main .gaze-caption")
     assert page.locator("main .gaze path").count() == 2  # the way, and one window
     page.get_by_role("button", name="Play").click()
-    until(page, "() => document.querySelector('.gaze-said').textContent.includes('Step 4')")
+    until(page, "() => document.querySelector('.gaze-caption').textContent.includes('Step 4')")
     page.get_by_role("button", name="Pause").click()
     assert page.get_by_role("button", name="Play").count() == 1
     assert page.locator("main .film-row").count() == 2
@@ -122,7 +122,7 @@ def test_a_lattice_is_walked_by_keyboard(new_page, viewed, until):
     page.locator("main .grid").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    until(page, "() => spoken.textContent.includes('a: 0.800')")
+    until(page, "() => announcement.textContent.includes('a: 0.800')")
 
 
 def test_a_document_is_darkest_where_it_was_read_most(new_page, viewed):
@@ -163,7 +163,7 @@ def token(number: int, value: float) -> dict[str, object]:
 
 
 def long_reading() -> dict[str, object]:
-    tokens = [token(i, 0.5 / (i + 1)) for i in range(10)]
+    likely = [token(i, 0.5 / (i + 1)) for i in range(10)]
     heads = [
         {
             "layer": layer,
@@ -171,10 +171,10 @@ def long_reading() -> dict[str, object]:
             "kl_from_baseline": abs(math.sin(layer * 9 + head)),
             "direct": math.cos(layer + head),
             "quality": {"kl": 3.0, "gain": layer / 30},
-            "predicts": tokens,
-            "adds": tokens,
-            "suppresses": tokens,
-            "unembedded": tokens,
+            "predicts": likely,
+            "adds": likely,
+            "suppresses": likely,
+            "unembedded": likely,
             "attends": [{"position": 0, "text": " w0", "weight": 1.0}],
         }
         for layer in range(N_LAYERS)
@@ -182,7 +182,7 @@ def long_reading() -> dict[str, object]:
     ]
     tokens = [f" w{i % 97}" for i in range(N_TOKENS)]
     about = {"model": "long", "text": "long", "tokens": tokens, "position": N_TOKENS - 1}
-    return {**about, "prediction": tokens, "heads": heads, "lens": "first"}
+    return {**about, "prediction": likely, "heads": heads, "lens": "first"}
 
 
 def long_positions(question) -> dict[str, object]:
@@ -264,5 +264,6 @@ def test_a_grid_of_a_thousand_rows_draws_only_what_is_in_sight(
     long_page.locator("main .grid").focus()
     long_page.keyboard.press("PageDown")
     until(
-        long_page, "() => spoken.textContent.includes(' w0 ') || spoken.textContent.includes('w')"
+        long_page,
+        "() => announcement.textContent.includes(' w0 ') || announcement.textContent.includes('w')",
     )

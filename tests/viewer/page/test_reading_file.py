@@ -18,7 +18,7 @@ def texts(page, selector: str) -> list[str]:
 def test_a_token_that_is_a_script_is_text(open_file, make_reading):
     page = open_file(make_reading(EVIL).to_html())
     assert texts(page, "main .tokens button > .token")[1] == "·<script>alert('&')</script>\"\\n"
-    assert "</style>" in texts(page, "main .tokens.drops .token")
+    assert "</style>" in texts(page, "main .token-list.lower .token")
     assert page.locator("main script, main style").count() == 0
     assert page.title().startswith("<b>model</b>: a <script>")
     assert "read by <b>model</b>" in page.inner_text("main .card .note")
@@ -42,13 +42,13 @@ def test_the_head_that_says_most_is_shown_first_and_a_click_shows_another(
 def test_a_card_has_every_list_of_its_head(open_file, make_head, make_reading):
     page = open_file(make_reading(heads=[make_head(0, 0, token=" x")]).to_html())
     own = "main .lens[data-lens=lens]"
-    assert texts(page, f"{own} .tokens.adds .token") == ["·Paris"]
-    assert texts(page, f"{own} .tokens.drops .token") == ["</style>"]
-    assert texts(page, f"{own} .tokens:not(.adds, .drops) .token") == ["·x", "·Paris"]
-    assert texts(page, "main .lens[data-lens=unembedding] .tokens.adds .token") == ["]]>"]
-    assert texts(page, "main .looks .tokens .token") == ["·x at 0", "b at 1"]
-    assert texts(page, "main .looks .tokens .number") == ["90%", "7%"]
-    assert page.locator("main .looks svg path").count() == 2
+    assert texts(page, f"{own} .token-list.higher .token") == ["·Paris"]
+    assert texts(page, f"{own} .token-list.lower .token") == ["</style>"]
+    assert texts(page, f"{own} .token-list:not(.higher, .lower) .token") == ["·x", "·Paris"]
+    assert texts(page, "main .lens[data-lens=unembedding] .token-list.higher .token") == ["]]>"]
+    assert texts(page, "main .attention .token-list .token") == ["·x at 0", "b at 1"]
+    assert texts(page, "main .attention .token-list .number") == ["90%", "7%"]
+    assert page.locator("main .attention svg path").count() == 2
 
 
 def test_the_keyboard_alone_moves_over_the_map_and_chooses(open_file, make_reading, until):
@@ -61,7 +61,7 @@ def test_the_keyboard_alone_moves_over_the_map_and_chooses(open_file, make_readi
     for key, name in (("ArrowUp", "2.3"), ("ArrowLeft", "1.3"), ("ArrowDown", "1.4")):
         page.keyboard.press(key)
         assert page.evaluate("document.activeElement.dataset.head") == name
-    until(page, "() => spoken.textContent.startsWith('Layer 1, head 4: 1.40 nats')")
+    until(page, "() => announcement.textContent.startsWith('Layer 1, head 4: 1.40 nats')")
     page.keyboard.press("Enter")
     until(page, "() => document.querySelector('h1').textContent === 'Layer 1, head 4'")
 
@@ -136,9 +136,13 @@ def test_a_bar_is_as_long_as_its_share_of_the_longest_whatever_the_sign(
     head = make_head(0, 0, suppresses=tokens, predicts=(), unembedded=())
     page = open_file(make_reading(heads=[head]).to_html())
     widths = "bars => bars.map(each => each.style.width)"
-    assert page.locator("main .tokens.drops .bar").evaluate_all(widths) == ["100%", "50%", "25%"]
-    assert texts(page, "main .tokens.drops .number") == ["\u22120.80", "\u22120.40", "+0.20"]
-    assert "predicts" not in texts(page, "main .lens h3")  # a list of nothing has no heading
+    assert page.locator("main .token-list.lower .bar").evaluate_all(widths) == [
+        "100%",
+        "50%",
+        "25%",
+    ]
+    assert texts(page, "main .token-list.lower .number") == ["\u22120.80", "\u22120.40", "+0.20"]
+    assert "lens predicts" not in texts(page, "main .lens h3")  # a list of nothing has no heading
 
 
 def test_layers_with_fewer_heads_leave_their_places_empty(open_file, make_head, make_reading):
@@ -165,9 +169,9 @@ def test_a_reading_of_the_residual_stream_speaks_of_layers(open_file, make_head,
         make_head(n, None, kl_from_baseline=says, attends=()) for n, says in enumerate((0.1, 0.2))
     ]
     page = open_file(make_reading(heads=heads).to_html())
-    assert page.inner_text("main h1") == "Stream after layer 1"
+    assert page.inner_text("main h1") == "Residual stream after layer 1"
     assert texts(page, "main .heat-map text") == ["0", "1"]  # over the columns, none before rows
-    assert page.locator("main .looks").inner_text() == ""
+    assert page.locator("main .attention").inner_text() == ""
     assert texts(page, "main .ranking .name") == ["1", "0"]
 
 
@@ -184,30 +188,32 @@ def test_long_lists_are_cut(open_file, make_head, make_reading):
     tokens = tuple(TokenValue(n, f" w{n}", 0.5) for n in range(9))
     heads = [make_head(0, n, adds=tokens, kl_from_baseline=20.0 - n) for n in range(17)]
     page = open_file(make_reading(heads=heads, predicted=9).to_html())
-    assert texts(page, "main .text-and-next .tokens .token") == [f"{n}b" for n in range(6)]
+    assert texts(page, "main .text-and-next .token-list .token") == [f"{n}b" for n in range(6)]
     assert texts(page, "main .ranking .name") == [f"0.{n}" for n in range(14)]
-    assert texts(page, "main .ranking li:first-child .said .token") == [f"·w{n}" for n in range(5)]
+    assert texts(page, "main .ranking li:first-child .top-tokens .token") == [
+        f"·w{n}" for n in range(5)
+    ]
     labels = "cells => cells.map(each => each.getAttribute('aria-label'))"
     for label in page.eval_on_selector_all(CELLS, labels):
-        assert label.endswith("nats; adds ·w0, ·w1, ·w2")
+        assert label.endswith("nats; more than the baseline: ·w0, ·w1, ·w2")
 
 
 def test_a_card_says_how_good_its_lens_is(open_file, make_head, make_reading):
     scored = make_head(0, 0, quality={"kl": 1.5, "gain": 1.5, "ablation": 0.25})
     page = open_file(make_reading(heads=[scored]).to_html())
-    own = "main .lens[data-lens=lens] .trust"
+    own = "main .lens[data-lens=lens] .lens-quality"
     assert texts(page, f"{own} > span:not(.meter)") == ["removes 50% of the KL", "fidelity +0.25"]
-    assert "adds to 0b\n\u22120.50 logits" in page.inner_text("main .card .facts")
+    assert "direct effect on 0b\n\u22120.50 logits" in page.inner_text("main .card .facts")
     plain = make_head(0, 0, quality={}, direct=None)
     page = open_file(make_reading(heads=[plain]).to_html())
     assert page.inner_text(own) == "not scored"
-    assert "adds to" not in page.inner_text("main .card .facts")
+    assert "direct effect" not in page.inner_text("main .card .facts")
 
 
 def test_only_what_the_file_can_answer_is_offered(open_file, make_reading):
     page = open_file(make_reading().to_html())
     assert texts(page, "#screens a") == ["Prompt", "Head"]
-    assert "Switch it off" not in page.inner_text("main")
+    assert "Ablate this head" not in page.inner_text("main")
     page.get_by_role("link", name="Prompt").click()
     page.wait_for_selector("main .prompt")
     assert page.locator("main textarea").get_attribute("readonly") is not None

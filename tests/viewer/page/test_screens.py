@@ -28,8 +28,8 @@ def rows_of(map_json) -> dict[str, float]:
     }
 
 
-def figures_on(page) -> dict[str, float]:
-    """Head -> the figure that its cell tells a screen reader."""
+def values_on(page) -> dict[str, float]:
+    """Head -> the value in the label of its cell."""
     labels = page.eval_on_selector_all(
         "main .heat-map [role=gridcell]",
         "cells => cells.map(cell => [cell.dataset.head, cell.getAttribute('aria-label')])",
@@ -50,7 +50,7 @@ def test_the_prompt_screen_shows_what_the_command_line_prints(new_page, viewed, 
     assert texts(page, "main .tokens .next") == [
         dotted(each["top"][0]["text"]) for each in predictions["positions"]
     ]
-    shown = texts(page, "main .text-and-next .tokens .token")
+    shown = texts(page, "main .text-and-next .token-list .token")
     assert shown == [dotted(token["text"]) for token in reading["prediction"][:6]]
     assert page.locator("main .heat-map [role=gridcell]").count() == len(reading["heads"])
     ranked = sorted(reading["heads"], key=lambda head: -head["kl_from_baseline"])[:14]
@@ -72,14 +72,14 @@ def test_the_map_is_of_the_reading_that_the_read_command_prints(
     wanted = {
         f"{head['layer']}.{head['head']}": head["kl_from_baseline"] for head in reading["heads"]
     }
-    assert figures_on(page) == pytest.approx(wanted, abs=0.0051)
+    assert values_on(page) == pytest.approx(wanted, abs=0.0051)
 
 
 @pytest.mark.parametrize("measure", sorted(HEADS))
-def test_the_map_has_the_figures_of_the_measure(new_page, viewed, text, measure):
+def test_the_map_has_the_values_of_the_measure(new_page, viewed, text, measure):
     page = new_page(viewed.link(text=text, measure=measure))
     wanted = rows_of(viewed.print_route("measure", text=text, measure=measure))
-    assert figures_on(page) == pytest.approx(wanted, abs=0.011 if measure == "gain" else 0.0051)
+    assert values_on(page) == pytest.approx(wanted, abs=0.011 if measure == "gain" else 0.0051)
 
 
 def test_the_effect_of_ablation_and_the_mass_on_words_can_be_chosen(
@@ -89,14 +89,14 @@ def test_the_effect_of_ablation_and_the_mass_on_words_can_be_chosen(
     page.get_by_label("measure", exact=True).select_option("effect")
     wait_until_settled(page)
     wanted = rows_of(viewed.print_route("measure", text=text, measure="effect"))
-    assert figures_on(page) == pytest.approx(wanted, abs=0.0051)
+    assert values_on(page) == pytest.approx(wanted, abs=0.0051)
     page.get_by_label("measure", exact=True).select_option("mass")
     page.get_by_label("words", exact=True).fill("Lily, Tim")
     page.get_by_label("words", exact=True).press("Enter")
-    until(page, "() => location.hash.includes('tokens=Lily')")
+    until(page, "() => location.hash.includes('words=Lily')")
     wait_until_settled(page)
     answer = viewed.print_route("measure", text=text, measure="mass", words="Lily, Tim")
-    assert figures_on(page) == pytest.approx(rows_of(answer), abs=0.00006)
+    assert values_on(page) == pytest.approx(rows_of(answer), abs=0.00006)
 
 
 def test_another_token_can_be_read(new_page, viewed, text, wait_until_settled, until):
@@ -105,7 +105,7 @@ def test_another_token_can_be_read(new_page, viewed, text, wait_until_settled, u
     until(page, "() => location.hash.includes('at=3')")
     wait_until_settled(page)
     reading = viewed.print_route("reading", text=text, position=3)
-    assert texts(page, "main .text-and-next .tokens .token") == [
+    assert texts(page, "main .text-and-next .token-list .token") == [
         dotted(token["text"]) for token in reading["prediction"][:6]
     ]
 
@@ -119,8 +119,8 @@ def test_a_click_on_a_head_opens_its_card(new_page, viewed, text, wait_until_set
     assert page.locator("h1").inner_text() == "Layer 3, head 5"
     for lens in card["lenses"]:
         column = f"main .lens[data-lens='{lens['name']}']"
-        for kind, name in (("adds", "adds"), ("drops", "suppresses")):
-            shown = texts(page, f"{column} .tokens.{kind} .token")
+        for kind, name in (("higher", "adds"), ("lower", "suppresses")):
+            shown = texts(page, f"{column} .token-list.{kind} .token")
             assert shown == [dotted(token["text"]) for token in lens[name]]
         assert ("weak" in page.locator(column).get_attribute("class")) == lens["is_weak"]
     weights = [float(each) for each in re.findall(r", ([\d.]+)%", _arcs(page))]
@@ -144,7 +144,7 @@ def test_the_whole_matrix_of_a_head_can_be_walked(new_page, viewed, text, until)
     page.keyboard.press("ArrowUp")
     row = len(found["tokens"]) - 2
     said = f"reads {dotted(found['tokens'][0])}: {found['weights'][row][0]:.3f}"
-    until(page, "said => spoken.textContent.includes(said)", said)
+    until(page, "said => announcement.textContent.includes(said)", said)
 
 
 def test_positions_show_each_layers_token_and_follow_a_pinned_one(
@@ -157,7 +157,7 @@ def test_positions_show_each_layers_token_and_follow_a_pinned_one(
         page.keyboard.press(key)
     row = len(found["tokens"]) - 2
     token = found["texts"][str(found["ids"][0][row][0])]
-    until(page, "said => spoken.textContent.includes(said)", dotted(token))
+    until(page, "said => announcement.textContent.includes(said)", dotted(token))
     page.get_by_label("token to pin", exact=True).fill(" the")
     page.keyboard.press("Enter")
     page.wait_for_selector("main .ranks table")
@@ -179,7 +179,7 @@ def test_one_head_can_be_followed_through_the_layers(
     page.locator("main .grid").focus()
     page.keyboard.press("Home")
     token = found["texts"][str(found["ids"][0][-1][0])]
-    until(page, "said => spoken.textContent.includes(said)", dotted(token))
+    until(page, "said => announcement.textContent.includes(said)", dotted(token))
 
 
 def test_compare_marks_what_differs_and_ranks_the_heads(new_page, viewed, text, other):
@@ -194,7 +194,7 @@ def test_compare_marks_what_differs_and_ranks_the_heads(new_page, viewed, text, 
     assert f"{100 * found['left']['probability']:.1f}%" in page.inner_text("main .two >> nth=1")
 
 
-def test_act_shows_before_after_and_what_the_lens_foresaw(
+def test_act_shows_before_after_and_what_the_lens_predicted(
     new_page, viewed, text, wait_until_settled, until
 ):
     changes = [{"kind": "ablate", "layer": 4, "head": 1, "by": "zero"}]
@@ -224,11 +224,11 @@ def test_an_edit_can_be_kept_undone_and_downloaded(new_page, viewed, text, wait_
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the edit").click()
     assert download.value.path().read_bytes()[:2] == b"PK"
-    page.get_by_role("button", name="Keep on every screen").click()
-    page.wait_for_selector("main .kept:not([hidden])")
+    page.get_by_role("button", name="Apply on every screen").click()
+    page.wait_for_selector("main .applied-edit:not([hidden])")
     wait_until_settled(page)
     edited = viewed.print_route("reading", text=text, changes=changes)
-    shown = "main .text-and-next .tokens .token"
+    shown = "main .text-and-next .token-list .token"
     assert texts(page, shown) == [dotted(token["text"]) for token in edited["prediction"][:6]]
     page.get_by_role("button", name="Undo").click()
     wait_until_settled(page)

@@ -74,7 +74,7 @@ def test_the_matrix_is_walked_by_keyboard(open_file, heads, until):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     wanted = f'<b>x reads ": {float(heads.weights[1, 1, 1]):.3f}'
-    until(page, "wanted => spoken.textContent === wanted", wanted)
+    until(page, "wanted => announcement.textContent === wanted", wanted)
 
 
 def test_several_traces_stand_below_each_other_and_keep_their_own_choice(open_file, heads):
@@ -143,7 +143,7 @@ def test_each_word_lights_what_it_read(open_file):
     assert seen(page) == pytest.approx([0.0, 0.36, 0.36, 0.72])
     words.nth(1).hover()
     assert seen(page) == pytest.approx([0.72, 0.72, 0.72, 0.0])
-    assert "Step 2 of 2 dog" in page.inner_text("main .gaze-said")
+    assert "Step 2 of 2 dog" in page.inner_text("main .gaze-caption")
     words.nth(0).focus()  # by keyboard, too
     assert texts(page, "main .film [aria-pressed=true]") == ["a"]
 
@@ -187,7 +187,7 @@ def test_a_gaze_moves_over_its_image_and_has_its_glimpses_beside_it(open_file, u
     assert texts(page, "main .panel > h2") == ["Gaze: seven"]
     assert page.locator("main .film-row button img").count() == 3
     page.get_by_role("button", name="seen, step 3").click()
-    assert "Step 3 of 3 7 98%" in page.inner_text("main .gaze-said")
+    assert "Step 3 of 3 7 98%" in page.inner_text("main .gaze-caption")
     box = "svg => [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height]"
     width, height = page.locator("main .gaze svg").evaluate(box)
     path, window = page.eval_on_selector_all(
@@ -199,7 +199,7 @@ def test_a_gaze_moves_over_its_image_and_has_its_glimpses_beside_it(open_file, u
     corners = torch.tensor([float(each) for each in re.findall(r"-?[\d.]+", window)]).view(4, 2)
     torch.testing.assert_close(corners.mean(0), scaled[2])
     page.get_by_role("button", name="Play").click()
-    until(page, "() => document.querySelector('.gaze-said').textContent.includes('Step 2')")
+    until(page, "() => document.querySelector('.gaze-caption').textContent.includes('Step 2')")
 
 
 def test_a_canvas_is_shown_as_it_was_at_each_step(open_file):
@@ -253,4 +253,4 @@ def test_a_trace_shows_itself_in_a_notebook(open_notebook, heads):
     matrix.locator("main .sides button", has_text="<b>x").click()
     matrix.locator("main .sides .note", has_text="<b>x reads").wait_for()
     image.locator("main .film button", has_text="dog").click()
-    image.locator("main .gaze-said", has_text="Step 2 of 2 dog").wait_for()
+    image.locator("main .gaze-caption", has_text="Step 2 of 2 dog").wait_for()

@@ -142,7 +142,7 @@ def test_a_server_that_is_gone_is_told(new_page, viewed, text):
 
 def test_the_page_is_there_before_the_model_and_tells_how_far_it_is(new_page, viewed, until):
     status = viewed.print_route("status")
-    opening = {"what": "reads lenses", "done": 1, "total": 4}
+    opening = {"what": "loading lenses", "done": 1, "total": 4}
     page = new_page(allowed="503")
     page.route(
         "**/api/status",
@@ -150,7 +150,7 @@ def test_the_page_is_there_before_the_model_and_tells_how_far_it_is(new_page, vi
     )
     page.goto(viewed.address)
     page.wait_for_selector("#opening progress")
-    assert page.inner_text("#opening") == "reads lenses"
+    assert page.inner_text("#opening") == "loading lenses"
     assert page.evaluate("document.querySelector('#opening progress').value") == 1
     page.get_by_label("Text", exact=True).fill("typed before the model is there")
     page.unroute("**/api/status")

@@ -1,14 +1,14 @@
-// Asks the server, or the file itself: there the answers are in the page, and nothing is fetched.
+// Requests to the server; in a saved file the answers are in the page, and nothing is fetched.
 
 const GETS = /^(status|roles|lenses|runs(\/.+)?|traces(\/.+)?)$/;
-const KEPT = 256; // answers that stay here; head cards are small
+const CACHED = 256; // answers in the cache; head cards are small
 const DEFAULTS = { position: -1, top: [5, 10], first: 0, count: 32, ablate: "zero", say: 0 };
 const answers = new Map();
 const inlined = readInlined();
-const asked = {}; // by screen, what it was drawn from
-let inSight = "";
+const questionsOf = {}; // by screen, the questions that it was drawn from
+let currentScreen = "";
 
-class AskError extends Error {
+class ApiError extends Error {
   constructor({ error, hint = "" }, status) {
     super(error);
     this.hint = hint;
@@ -29,16 +29,16 @@ export function inlinedState() {
   return inlined?.state ?? null;
 }
 
-// A question without what goes without saying, its keys in order: two that mean the same look the same.
+// A question without defaults, its keys sorted: equal questions give equal text.
 function plainQuestion(question) {
-  const isSaid = ([key, value]) =>
+  const isGiven = ([key, value]) =>
     value !== null &&
     value !== undefined &&
     value !== "" &&
     !(Array.isArray(value) && !value.length) &&
     ![DEFAULTS[key]].flat().includes(value);
   return JSON.stringify(
-    Object.fromEntries(Object.entries(question).filter(isSaid).sort()),
+    Object.fromEntries(Object.entries(question).filter(isGiven).sort()),
     inOrder,
   );
 }
@@ -61,7 +61,7 @@ function withoutEmpty(question) {
   );
 }
 
-export function ask(route, question = {}) {
+export function request(route, question = {}) {
   const sent = withoutEmpty(question),
     key = `${route} ${plainQuestion(sent)}`;
   remember(route, sent, key);
@@ -70,7 +70,7 @@ export function ask(route, question = {}) {
   if (route === "status" || route === "runs" || route === "traces") return promise; // these change
   answers.set(key, promise);
   promise.catch(() => answers.delete(key));
-  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+  if (answers.size > CACHED) answers.delete(answers.keys().next().value);
   return promise;
 }
 
@@ -82,7 +82,7 @@ export function hasAnswer(route, question) {
   );
 }
 
-// Whether there is any answer of one of these routes: a file is about some screens only.
+// Whether there is any answer of one of these routes: a file has some screens only.
 export function hasRoute(...routes) {
   return !inlined || inlined.answers.some(({ route }) => routes.includes(route.split("/")[0]));
 }
@@ -93,9 +93,9 @@ async function fromFile(route, question) {
     (each) => each.route === route && plainQuestion(each.question) === wanted,
   );
   if (!found)
-    throw new AskError(
+    throw new ApiError(
       {
-        error: "this file does not hold that answer",
+        error: "this file does not have that answer",
         hint: "`saccade view` answers every question",
       },
       404,
@@ -118,12 +118,12 @@ async function fromServer(route, question, tries = 8) {
   );
   if (reply.ok) return reply.json();
   if (reply.status === 503 && tries > 0) {
-    await waited(1000 * Number(reply.headers.get("Retry-After") ?? 1));
+    await delay(1000 * Number(reply.headers.get("Retry-After") ?? 1));
     const { state } = await fromServer("status", {}, 0);
     return fromServer(route, question, state === "opening" ? tries : tries - 1); // a model may take minutes to open
   }
-  throw new AskError(
-    await reply.json().catch(() => ({ error: `the server said ${reply.status}` })),
+  throw new ApiError(
+    await reply.json().catch(() => ({ error: `the server answered ${reply.status}` })),
     reply.status,
   );
 }
@@ -132,49 +132,49 @@ async function sent(path, options) {
   try {
     return await fetch(path, { credentials: "same-origin", ...options });
   } catch {
-    throw new AskError(
+    throw new ApiError(
       { error: "the server does not answer", hint: "is `saccade view` still running?" },
       0,
     );
   }
 }
 
-// A file that the server makes, with the name it is given.
-export async function askFile(route, question) {
+// A file from the server.
+export async function requestFile(route, question) {
   const reply = await sent(`/api/${route}`, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(withoutEmpty(question)),
   });
   if (reply.ok) return reply.blob();
-  throw new AskError(
-    await reply.json().catch(() => ({ error: `the server said ${reply.status}` })),
+  throw new ApiError(
+    await reply.json().catch(() => ({ error: `the server answered ${reply.status}` })),
     reply.status,
   );
 }
 
-export function waited(milliseconds) {
+export function delay(milliseconds) {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
 function remember(route, question, key) {
   if (route === "status") return;
-  asked[inSight] ??= new Map();
-  asked[inSight].delete(key); // what was asked last stands last
-  asked[inSight].set(key, { route, question });
+  questionsOf[currentScreen] ??= new Map();
+  questionsOf[currentScreen].delete(key); // the latest question is last
+  questionsOf[currentScreen].set(key, { route, question });
 }
 
-export function askFor(screen) {
-  inSight = screen;
+export function setScreen(screen) {
+  currentScreen = screen;
 }
 
-// What the screen in sight shows, without what was asked about texts and edits of before.
-export function questionsInSight({ text, other, changes, run }) {
+// The questions of the current screen, without those about earlier texts and edits.
+export function questionsOnScreen({ text, other, changes, run }) {
   const isOf = ({ route, question }) =>
     (question.text === undefined || question.text === text || question.text === other) &&
     (question.changes === undefined ||
       route === "act" ||
       JSON.stringify(question.changes) === changes) &&
     (question.run === undefined || question.run === run);
-  return [...(asked[inSight]?.values() ?? [])].filter(isOf);
+  return [...(questionsOf[currentScreen]?.values() ?? [])].filter(isOf);
 }

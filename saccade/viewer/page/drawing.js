@@ -1,16 +1,16 @@
-// Two pens with the same strokes: one draws on a canvas, quickly; the other writes SVG, for a file or for few parts.
+// Two drawing surfaces with the same methods: a canvas, which is fast, and SVG, for files and interactive parts.
 
 import { makeSvg } from "./dom.js";
-import { ink } from "./colours.js";
+import { themeColour } from "./colours.js";
 
 const MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace";
 const SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-export function canvasPen(context) {
+export function canvasSurface(context) {
   return {
     rect(x, y, width, height, fill, { radius = 0, stroke = null, line = 1, opacity = 1 } = {}) {
       if (!radius && !stroke && opacity === 1) {
-        context.fillStyle = fill; // by far the most common, and the quickest
+        context.fillStyle = fill; // the most common case, and the fastest
         context.fillRect(x, y, width, height);
         return;
       }
@@ -33,7 +33,14 @@ export function canvasPen(context) {
       words,
       x,
       y,
-      { size = 12, fill = ink("ink"), anchor = "start", turn = 0, mono = false, weight = 400 } = {},
+      {
+        size = 12,
+        fill = themeColour("ink"),
+        anchor = "start",
+        turn = 0,
+        mono = false,
+        weight = 400,
+      } = {},
     ) {
       context.save();
       context.translate(x, y);
@@ -63,8 +70,8 @@ export function canvasPen(context) {
   };
 }
 
-// The nodes are kept, so that a caller can give one a label, a role or a listener.
-export function svgPen(root) {
+// Returns the nodes, so that the caller can add labels, roles and listeners.
+export function svgSurface(root) {
   const add = (node) => {
     root.append(node);
     return node;
@@ -89,7 +96,14 @@ export function svgPen(root) {
       words,
       x,
       y,
-      { size = 12, fill = ink("ink"), anchor = "start", turn = 0, mono = false, weight = 400 } = {},
+      {
+        size = 12,
+        fill = themeColour("ink"),
+        anchor = "start",
+        turn = 0,
+        mono = false,
+        weight = 400,
+      } = {},
     ) {
       return add(
         makeSvg(
@@ -154,8 +168,8 @@ export function textWidth(words, { size = 12, mono = false, weight = 400 } = {})
   return widths.get(key);
 }
 
-// The words, or as many of their letters as have room.
-export function fitted(words, room, options = {}) {
+// The text, cut to the width.
+export function truncated(words, room, options = {}) {
   if (textWidth(words, options) <= room) return words;
   const letters = [...words];
   while (letters.length && textWidth(`${letters.join("")}…`, options) > room) letters.pop();

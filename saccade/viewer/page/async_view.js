@@ -1,17 +1,17 @@
-// A part of a screen that is filled with what an answer shows: it dims while it waits, and says what went wrong.
+// A part of a screen that is filled when its answer arrives: it dims while it waits, and shows errors.
 
 import { make } from "./dom.js";
 
-const SLOW = 250; // milliseconds before waiting is told in words
+const SLOW = 250; // milliseconds before the text of waiting appears
 
-// fill(key, work): does nothing if the key is the one in sight; an answer that was overtaken is dropped.
-export function place(kind, { waiting = "" } = {}) {
-  const node = make("div", { class: `place ${kind}` });
+// fill(key, work): does nothing if the key is already shown; an outdated answer is dropped.
+export function asyncView(kind, { waiting = "" } = {}) {
+  const node = make("div", { class: `async-view ${kind}` });
   let current = null;
   node.fill = async (key, work) => {
     if (key === current) return;
     current = key;
-    node.setAttribute("aria-busy", "true"); // the style sheet shows it after a while: a quick answer would flicker
+    node.setAttribute("aria-busy", "true"); // the style sheet delays it: a quick answer would flicker
     const slow = setTimeout(() => {
       if (!node.childElementCount && waiting) node.append(make("p", { class: "waiting" }, waiting));
     }, SLOW);
@@ -35,7 +35,7 @@ export function place(kind, { waiting = "" } = {}) {
   return node;
 }
 
-// Whoever was inside by keyboard is put where the choice is now.
+// If the keyboard focus was inside, it moves to the chosen element.
 function refill(node, children) {
   const hadFocus = node.contains(document.activeElement);
   node.replaceChildren(...children);
@@ -43,7 +43,7 @@ function refill(node, children) {
 }
 
 export function problem(error, again = null) {
-  if (error.status === undefined) console.error(error); // ours, not the user's
+  if (error.status === undefined) console.error(error); // a bug of the page, not a mistake of the user
   return make(
     "div",
     { class: "problem", role: "alert" },
@@ -59,8 +59,8 @@ export function empty(title, ...children) {
   return make("div", { class: "empty" }, make("p", { class: "empty-title" }, title), children);
 }
 
-// Runs the last of several calls that come close together.
-export function settled(work, milliseconds) {
+// Debounce: of several calls in quick succession, only the last runs.
+export function debounced(work, milliseconds) {
   let timer = 0;
   const later = (...given) => {
     clearTimeout(timer);

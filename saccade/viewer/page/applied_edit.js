@@ -1,4 +1,4 @@
-// The line that says an edit is kept: every screen is then of the changed model.
+// The line that shows the applied edit: every screen then shows the changed model.
 
 import { make } from "./dom.js";
 import { draft } from "./draft.js";
@@ -17,29 +17,29 @@ export function describeChange(change) {
 
 function siteOf({ layer, head }) {
   return head === null || head === undefined
-    ? `the stream after layer ${layer}`
+    ? `the residual stream after layer ${layer}`
     : `${layer}.${head}`;
 }
 
 let line = null;
 
-export function keptEdit() {
+export function appliedEdit() {
   if (!line) {
-    line = make("div", { class: "kept", role: "status" });
-    onState(showKept);
+    line = make("div", { class: "applied-edit", role: "status" });
+    onState(showApplied);
   }
-  showKept(getState());
+  showApplied(getState());
   return line;
 }
 
-function showKept(state) {
+function showApplied(state) {
   const changes = changesOf(state);
   line.hidden =
     !changes.length ||
     state.screen === "act" ||
     state.screen === "lenses" ||
     state.screen === "traces";
-  if (!line.hidden) draft.isKept = true; // as a link had it
+  if (!line.hidden) draft.isApplied = true; // the link has it
   line.replaceChildren(
     make("b", {}, "Edited model: "),
     changes.map(describeChange).join("; "),
@@ -50,7 +50,7 @@ function showKept(state) {
         type: "button",
         class: "quiet",
         onclick: () => {
-          draft.isKept = false;
+          draft.isApplied = false;
           setState({ changes: "" });
         },
       },

@@ -1,10 +1,10 @@
-// The small card that follows the pointer or the cursor of the keyboard.
+// The tooltip that follows the pointer.
 
 import { make } from "./dom.js";
 
 let card = null;
 
-export function showTip(children, x, y) {
+export function showTooltip(children, x, y) {
   card ??= document.body.appendChild(make("div", { id: "tip", "aria-hidden": "true" }));
   card.replaceChildren(...[children].flat(Infinity));
   card.hidden = false;
@@ -15,11 +15,11 @@ export function showTip(children, x, y) {
   card.style.top = `${Math.max(6, top)}px`;
 }
 
-export function hideTip() {
+export function hideTooltip() {
   if (card) card.hidden = true;
 }
 
-addEventListener("scroll", hideTip, { passive: true, capture: true });
+addEventListener("scroll", hideTooltip, { passive: true, capture: true });
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape") hideTip();
+  if (event.key === "Escape") hideTooltip();
 });

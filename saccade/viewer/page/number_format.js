@@ -1,4 +1,4 @@
-// Numbers as people read them: one width for each kind, a true minus sign, no more digits than are known.
+// Numbers as text: fixed digits for each kind, a true minus sign.
 
 export function signed(value, digits = 2) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
@@ -18,7 +18,7 @@ export function percent(share, digits = 1) {
   return `${(100 * share).toFixed(digits)}%`;
 }
 
-// Four digits that matter, as the results page writes them.
+// Four significant digits, as on the results page.
 export function brief(value) {
   if (value === null || value === undefined) return "–";
   const text =
@@ -44,7 +44,7 @@ export function ticks(low, high, about = 5) {
   return found;
 }
 
-// Every so manieth label of a row in which each has this much room.
+// The step between labels, so that they do not overlap.
 export function labelStep(room, wanted) {
   return [1, 2, 5, 10, 20, 50, 100, 200, 500].find((step) => room * step >= wanted) ?? 1000;
 }
