@@ -40,15 +40,15 @@ saccade lens fidelity --layer 12 --heads 0,3 --compare jacobian-lens --json
 @with_options_of(FidelityConfig)
 def lens_fidelity(
     settings: FidelityConfig,
-    layer: Annotated[list[int], typer.Option(help="Which layer; may be given again.")],
+    layer: Annotated[list[int], typer.Option(help="The layer; can be repeated.")],
     heads: Annotated[
-        str | None, typer.Option(help="Which heads of it, as 0,3,5; all without.")
+        str | None, typer.Option(help="Heads of the layer, as 0,3,5. Default: all.")
     ] = None,
     corpus: Annotated[
         str,
         typer.Option(
             help="Text that the lenses were not fitted on: a text or JSONL file, a folder of them, "
-            "a dataset, or self: text that the model writes."
+            "a dataset, or self: text that the model generates."
         ),
     ] = "self",
     model: ModelName = None,
@@ -57,34 +57,35 @@ def lens_fidelity(
     compare: Annotated[
         list[str] | None,
         typer.Option(
-            help="Other lenses to put to the same test, as a folder; may be given again. They, the "
-            "raw unembedding and these are compared in one table."
+            help="A folder of other lenses for the same test; can be repeated. One table compares "
+            "them with these and with the raw unembedding."
         ),
     ] = None,
     as_json: Json = False,
     png: Annotated[
-        Path | None, typer.Option(help="Write a heat map of a measure, layers x heads.")
+        Path | None, typer.Option(help="Write a heat map of a metric, layers x heads.")
     ] = None,
     draw: Annotated[
-        Literal["ablation", "alignment", "spearman"], typer.Option(help="Which measure.")
+        Literal["ablation", "alignment", "spearman"],
+        typer.Option(help="The metric of the heat map."),
     ] = "ablation",
     save: Annotated[
         bool,
         typer.Option(
             "--save/--no-save",
-            help="Keep the figures in the manifest of the lenses, where `saccade read` finds them.",
+            help="Store the metrics in the manifest of the lenses, for `saccade read`.",
         ),
     ] = True,
     plugin: LensPlugin = None,
 ) -> None:
-    """Touch the heads of a layer, and compare what the model does with what their lenses say.
+    """Intervene on the heads of a layer, and compare their effect with their lenses.
 
-    ablation: the head is removed (set to its mean); the correlation, over tokens and positions, of
-    the change its lens tells with the change of the model's logits. alignment: the head holds what
-    it held in another text; the mean of that correlation within each position. causal basis: the
-    directions of the head that the lens hears most; the rank correlation of their influence on lens
-    and model, beside that over random directions. 1 is the truth, 0 is chance. effect is how far
-    the prediction moves without the head, in nats.
+    ablation: the head is replaced by its mean; the correlation, over tokens and positions, of the
+    change that its lens predicts with the change of the model's logits. alignment: the head is
+    patched from another text; the mean of that correlation within each position. causal basis:
+    the directions of the head with the largest influence on the lens; the rank correlation of
+    their influence on lens and model, and that of random directions. 1 is perfect, 0 is chance.
+    effect is the KL of the prediction without the head, in nats.
     """
     chosen = _numbers(heads)
     load_plugin(plugin)
@@ -213,17 +214,17 @@ def lens_transfer(
     lens: LensName = None,
     to: Annotated[
         str | None,
-        typer.Option(help="A changed version of the model to use the lenses on: name or folder."),
+        typer.Option(help="Another version of the model to use the lenses on: a name or a folder."),
     ] = None,
     shared: Annotated[
         bool, typer.Option("--shared", help="Solve lenses that neighbouring layers share.")
     ] = False,
     layer: Annotated[
-        list[int] | None, typer.Option(help="Only these layers; may be given again.")
+        list[int] | None, typer.Option(help="Only these layers; can be repeated.")
     ] = None,
     window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = FitConfig.window,
     tokens: Annotated[
-        int, typer.Option(help="Look at no more than so many tokens of the text.")
+        int, typer.Option(help="Read at most this many tokens of the text.")
     ] = FitConfig.tokens,
     as_json: Json = False,
     png: Annotated[
@@ -231,10 +232,10 @@ def lens_transfer(
     ] = None,
     plugin: LensPlugin = None,
 ) -> None:
-    """Use the lenses of each layer on every other, and show how much more KL they have there.
+    """Use the lenses of each layer on every other layer, and show the extra KL.
 
-    With --to they are used on a changed version of the model instead, with --shared one lens is
-    solved for the heads of several neighbouring layers.
+    With --to, use them on another version of the model; with --shared, solve one lens for the
+    heads of several neighbouring layers.
     """
     load_plugin(plugin)
 

@@ -41,8 +41,8 @@ def lens_fit(
     corpus: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text or JSONL file (.gz too), a folder of them, or a dataset of the hub; may "
-            "be given again. Without it: self, text that the model writes."
+            help="A text or JSONL file (.gz too), a folder of them, or a hub dataset; can be "
+            "repeated. Default: self, text that the model generates."
         ),
     ] = None,
     model: ModelName = None,
@@ -50,17 +50,17 @@ def lens_fit(
     device_map: DeviceMap = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where to put the lenses; where `saccade read` looks without."),
+        typer.Option(help="Output folder. Default: where `saccade read` looks."),
     ] = None,
     as_json: Json = False,
     plugin: Annotated[
-        Path | None, typer.Option(help="A Python file with a lens or an objective of your own.")
+        Path | None, typer.Option(help="A Python file with your own lens or objective.")
     ] = None,
 ) -> None:
-    """Fit a lens for every attention head: what does it write, in words of the vocabulary?
+    """Fit a lens for every attention head: a map from its activation to next-token logits.
 
-    One pass over the text serves all layers and heads. A fit that is stopped goes on where it was
-    when it is started again with the same options. Started by torchrun, the processes share the
+    One pass over the text serves all layers and heads. An interrupted fit resumes when it is
+    started again with the same options. Started by torchrun, the processes share the
     text.
     """
     load_plugin(plugin)
@@ -92,7 +92,7 @@ def lens_fit(
 
 
 def show_fitted(lenses: Lenses, path: Path, *, as_json: bool) -> None:
-    """Say what was made, how good it is on its own held-out text, and where it lies."""
+    """Print what was fitted, its quality on its own held-out text, and its folder."""
     if as_json:
         found = {
             "path": str(path),
@@ -133,7 +133,7 @@ def lens_eval(
         str,
         typer.Option(
             help="Held-out text: a text or JSONL file, a folder of them, a dataset, or self: text "
-            "that the model writes, other than what lenses are fitted on."
+            "that the model generates, other than the text of the fit."
         ),
     ],
     lens: LensName = None,
@@ -141,24 +141,24 @@ def lens_eval(
     trust_remote_code: TrustRemoteCode = False,
     positions: Annotated[
         int,
-        typer.Option(help="Score at most so many positions, evenly spaced over the text.", min=1),
+        typer.Option(help="Positions to score at most, evenly spaced over the text.", min=1),
     ] = 1024,
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to score beside: logit, logit-head, tuned, or a folder of lenses; may be "
-            "given again. logit and logit-head without it; none for nothing."
+            help="Lenses to compare with: logit, logit-head, tuned, or a folder; can be repeated. "
+            "Default: logit and logit-head; none for no comparison."
         ),
     ] = None,
     tuned_on: Annotated[
-        str | None, typer.Option(help="Solve tuned lenses from this text, and score them too.")
+        str | None, typer.Option(help="Solve tuned lenses on this text, and score them too.")
     ] = None,
     best: Annotated[
-        str | None, typer.Option(help="The best lenses known, to show the share of their gain.")
+        str | None, typer.Option(help="The best known lenses; shows the share of their gain.")
     ] = None,
     window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = FitConfig.window,
     tokens: Annotated[
-        int, typer.Option(help="Look at no more than so many tokens of a text.")
+        int, typer.Option(help="Read at most this many tokens of the text.")
     ] = 262_144,
     show_all: Annotated[bool, typer.Option("--all", help="A row for every head.")] = False,
     as_json: Json = False,
@@ -166,11 +166,11 @@ def lens_eval(
         Path | None, typer.Option(help="Write a heat map of the gain, layers x heads.")
     ] = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Keep the figures in the manifest of the lenses.")
+        bool, typer.Option("--save", help="Store the metrics in the manifest of the lenses.")
     ] = False,
     plugin: LensPlugin = None,
 ) -> None:
-    """Score every lens on held-out text, beside the baseline, logit and tuned lenses.
+    """Score every lens on held-out text, next to the baseline, logit and tuned lenses.
 
     KL is from the model's prediction to the lens's, in nats per token; gain is the KL of the
     baseline lens, which always predicts the mean, less that; top1 and top10 are the shares of
@@ -232,7 +232,7 @@ def lens_eval(
 
 
 def _kinds(asked: list[str] | None, tuned_on: str | None) -> list[str] | None:
-    """The kinds that are asked for by name; tuned ones need a text of their own."""
+    """The kinds asked for by name; tuned lenses need their own text."""
     if asked is None:
         return None
     if "tuned" in asked and tuned_on is None:
@@ -312,17 +312,16 @@ saccade lens merge monday tuesday wednesday --out week --json
 
 
 def lens_merge(
-    folders: Annotated[list[Path], typer.Argument(help="Lenses fitted apart, for one model.")],
-    out: Annotated[Path, typer.Option(help="Where to put the merged lenses.")],
+    folders: Annotated[list[Path], typer.Argument(help="Lenses fitted separately, for one model.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
     plugin: LensPlugin = None,
 ) -> None:
-    """Merge lenses of the closed form that were fitted on different text.
+    """Merge closed-form lenses that were fitted on different text.
 
-    The statistics they were solved from add up, so the result is what one fit over all of the text
-    would have given.
+    Their statistics add up, so the result is that of one fit over all of the text.
     """
     load_plugin(plugin)
 
@@ -343,12 +342,12 @@ saccade lens push my-lens me/smollm2-lenses --private --json
 
 
 def lens_push(
-    folder: Annotated[Path, typer.Argument(help="Lenses that `saccade lens fit` wrote.")],
-    name: Annotated[str, typer.Argument(help="Where they go on the hub: user/name.")],
+    folder: Annotated[Path, typer.Argument(help="A folder written by `saccade lens fit`.")],
+    name: Annotated[str, typer.Argument(help="Name on the hub: user/name.")],
     private: Annotated[bool, typer.Option("--private", help="Only you can see them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put lenses on the Hugging Face hub; `saccade read --lens user/name` then finds them.
+    """Publish lenses on the Hugging Face hub, for `saccade read --lens user/name`.
 
     You need to be logged in: `hf auth login`.
     """

@@ -1,4 +1,4 @@
-"""`saccade model` and `saccade demo`: what a model is like, and a first reading."""
+"""`saccade model` and `saccade demo`: a description of a model, and a first reading."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CHECKS = (
 
 def show_model(
     name: Annotated[
-        str | None, typer.Argument(help="A hub name or a folder; the small default without it.")
+        str | None, typer.Argument(help="A hub name or a folder. Default: SmolLM2-135M-Instruct.")
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16 or auto; float32 without it.")
+        str | None, typer.Option(help="float32 (default), bfloat16, float16 or auto.")
     ] = None,
     device_map: DeviceMap = None,
     taps: Annotated[
@@ -113,13 +113,13 @@ What now?{first}
 
 
 def demo(
-    prompt: Annotated[str, typer.Option(help="What to read.")] = PROMPT,
+    prompt: Annotated[str, typer.Option(help="The prompt.")] = PROMPT,
     tokens: Annotated[
-        int, typer.Option(help="How many tokens the model writes to fit on.")
+        int, typer.Option(help="Tokens that the model generates for the fit.")
     ] = 32768,
     again: Annotated[bool, typer.Option("--again", help="Fit even if lenses are there.")] = False,
 ) -> None:
-    """Fit lenses for the heads of the default model on text it writes itself; read a prompt."""
+    """Fit lenses for the default model on text that it generates; read a prompt with them."""
     typer.echo(
         "opening the default model (the first time it is unpacked: half a minute) ...", err=True
     )

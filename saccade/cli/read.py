@@ -31,16 +31,16 @@ saccade read - --layer 29 --json < prompt.txt
 
 
 def read(
-    text: Annotated[str, typer.Argument(help="What the model reads; - takes it from stdin.")],
+    text: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     lens: LensName = None,
     layer: Annotated[int | None, typer.Option(help="Only heads of this layer.")] = None,
     head: Annotated[int | None, typer.Option(help="Only heads of this number.")] = None,
     position: Annotated[
-        int, typer.Option(help="The token after which to read; negative counts from the end.")
+        int, typer.Option(help="Position of the token to read at; negative counts from the end.")
     ] = -1,
-    top: Annotated[int, typer.Option(help="Tokens a head.")] = 10,
+    top: Annotated[int, typer.Option(help="Tokens per head.")] = 10,
     by: Annotated[
         Literal["lens", "direct", "quality"],
         typer.Option(
@@ -49,24 +49,26 @@ def read(
         ),
     ] = "lens",
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 8,
-    show_all: Annotated[bool, typer.Option("--all", help="Show every head, by depth.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show every head, ordered by layer.")
+    ] = False,
     unembedding: Annotated[
-        bool, typer.Option("--unembedding", help="Beside each, the raw unembedding's tokens.")
+        bool, typer.Option("--unembedding", help="Show the tokens of the raw unembedding, too.")
     ] = False,
     as_json: Json = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with all heads to this file.")
+        Path | None, typer.Option(help="Write an HTML page with all heads to this file.")
     ] = None,
     edit: Annotated[
-        Path | None, typer.Option(help="Read with this edit applied, as `saccade edit` wrote it.")
+        Path | None, typer.Option(help="Apply this edit, written by `saccade edit`.")
     ] = None,
     plugin: LensPlugin = None,
 ) -> None:
-    """Show what each attention head says of the next token, as its lens tells.
+    """Show what the lens of each attention head predicts for the next token.
 
-    First the model's own prediction, then the heads that say most: the tokens each adds to what is
-    always likely, the tokens it predicts, what it suppresses and where it looks. A head is named by
-    layer and number: 29.0 is head 0 of layer 29.
+    First the model's own prediction, then the heads: the tokens that each lens makes likelier than
+    the baseline, the tokens it predicts, those it suppresses, and where the head attends. 29.0 is
+    head 0 of layer 29.
     """
     refuse_trusted_stdin(text, trust_remote_code=trust_remote_code)
     prompt = read_text(text, what="the text").rstrip("\n") if text == STDIN else text
