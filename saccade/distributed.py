@@ -1,6 +1,6 @@
-"""The processes that share a piece of work: one alone, or those that ``torchrun`` started.
+"""The processes that share the work: a single one, or those that ``torchrun`` started.
 
-Also when to stop: Ctrl-C and a cluster's SIGTERM, noticed between two steps.
+Also when to stop: Ctrl-C and a cluster's SIGTERM, checked between two steps.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is, and what they do together."""
+    """Rank and world size of this process, and collective operations."""
 
     rank: int = 0
     world: int = 1
 
     @classmethod
     def started(cls) -> Processes:
-        """Which process this is by what ``torchrun`` says, before they have joined."""
+        """Rank and world size from the environment of ``torchrun``, before the group is joined."""
         rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         return cls(rank=int(rank), world=int(world))
 
@@ -44,18 +44,18 @@ class Processes:
                 dist.all_reduce(tensor)
 
     def largest(self, tensor: Tensor) -> None:
-        """The largest value over all processes, element by element, in place."""
+        """Elementwise maximum over all processes, in place."""
         if self.world > 1:
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
 
     def from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Give all processes what the first one holds, in place."""
+        """Broadcast the tensors of the first process to all others, in place."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
     def in_order(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes by rank; they may differ in their first size."""
+        """The tensors of all processes, by rank; their first dimension may differ."""
         if self.world == 1:
             return [tensor]
         size = torch.tensor([len(tensor)])
@@ -69,19 +69,19 @@ class Processes:
         return [each[: int(n)] for each, n in zip(found, sizes, strict=True)]
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes have reached this point."""
         if self.world > 1:
             dist.barrier()
 
 
 @contextmanager
 def joined(*, has_own_gpu: bool = False) -> Iterator[Processes]:
-    """Join the other processes if ``torchrun`` started this one, and leave them at the end.
+    """Join the process group if ``torchrun`` started this process, and leave it at the end.
 
-    What lies on the CPU is exchanged by gloo, which works on every machine.
+    CPU tensors are exchanged with gloo, which works on every machine.
 
     Args:
-        has_own_gpu: each process has a GPU to itself, so that what lies there can go by nccl.
+        has_own_gpu: each process has its own GPU, so GPU tensors are exchanged with nccl.
     """
     if Processes.started().world == 1:
         yield Processes()
@@ -100,10 +100,10 @@ def joined(*, has_own_gpu: bool = False) -> Iterator[Processes]:
 
 @contextmanager
 def noticing_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether someone wants this process to end.
+    """Yield a function that returns whether this process was asked to stop.
 
-    The first Ctrl-C only asks; a second one ends it at once, as usual. SIGTERM, which schedulers of
-    clusters send before they kill, asks too.
+    The first Ctrl-C only asks; a second one interrupts at once, as usual. SIGTERM, which cluster
+    schedulers send before they kill a job, asks too.
     """
     asked = False
 
@@ -114,7 +114,7 @@ def noticing_interrupts() -> Iterator[Callable[[], bool]]:
         asked = True
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals only ever reach the main thread
+        yield lambda: False  # signals reach the main thread only
         return
     before = {
         number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)

@@ -28,7 +28,7 @@ class UsageError(SaccadeError):
 
 
 class ModelError(SaccadeError):
-    """A model that is not there, is not a causal language model, or has no heads to read."""
+    """A model that does not exist, is not a causal language model, or has no heads to read."""
 
 
 class InterventionError(UsageError):
@@ -36,27 +36,27 @@ class InterventionError(UsageError):
 
 
 class LensError(SaccadeError):
-    """A lens that is missing, damaged, or made for another model."""
+    """A lens that is missing, damaged, or fitted for another model."""
 
 
 class CorpusError(SaccadeError):
-    """A text that cannot be read, or is too short to learn from."""
+    """A text that cannot be read, or is too short to fit a lens on."""
 
 
 class TaskError(SaccadeError):
-    """A data set that is missing, or whose files do not hold what they should."""
+    """A data set that is missing, or whose files have unexpected contents."""
 
 
 class TrainingError(SaccadeError):
-    """A training that cannot begin, go on, or be taken up again."""
+    """A training run that cannot start, continue or resume."""
 
 
 class RecipeError(SaccadeError):
-    """A recipe that is not there, or a run that was made by another one."""
+    """A recipe that does not exist, or a run of another recipe."""
 
 
 class StoreError(SaccadeError):
-    """A file that cannot be written or read back whole."""
+    """A file that cannot be written, or cannot be read completely."""
 
 
 class MissingPackageError(SaccadeError):
@@ -64,7 +64,7 @@ class MissingPackageError(SaccadeError):
 
 
 def suggest(name: str, known: Iterable[str], more: str = "") -> str:
-    """The hint for a name that is not known: the nearest one that is, if any is near, and more.
+    """The hint for an unknown name: the nearest known one, if there is one, followed by ``more``.
 
     >>> suggest("gtp2", ["gpt2", "llama"])
     "did you mean 'gpt2'?"

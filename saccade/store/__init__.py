@@ -1,1 +1,1 @@
-"""What is kept on disk: safetensors and JSON, written atomically, named by fingerprints."""
+"""Files on disk: safetensors and JSON, atomic writes, fingerprints."""

@@ -1,10 +1,10 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writes of files and folders: they appear complete or not at all.
 
-Everything is prepared in a hidden folder beside its target (``.1f2e3d4c.partial``) and takes the
-target's place when it is complete, so that a full disk, Ctrl-C, or a killed process leaves what was
-there before. The hidden folder is locked while its process lives; the next write beside it removes
-those that nobody holds. Two processes that write the same target both succeed: the last one wins,
-as a whole.
+Everything is prepared in a hidden folder next to its target (``.1f2e3d4c.partial``) and replaces
+the target when it is complete, so that a full disk, Ctrl-C, or a killed process leaves the old
+version. The hidden folder is locked while its process lives; the next write in the same place
+removes those without a lock. Two processes that write the same target both succeed: the last one
+wins.
 """
 
 import ctypes
@@ -26,13 +26,13 @@ import platformdirs
 
 from saccade.errors import StoreError
 
-# Where things are: the cache, and the data sets that the user points to.
+# Locations: the cache, and the data sets of the user.
 
 
 def cache_dir() -> Path:
-    """The folder for what can be made again: ``$SACCADE_CACHE``, else the system's own cache place.
+    """The cache folder: ``$SACCADE_CACHE``, or else the cache location of the system.
 
-    It is not created here; whoever writes into it does that.
+    It is not created here; the code that writes into it does that.
 
     >>> import os
     >>> os.environ["SACCADE_CACHE"] = "/somewhere/else"
@@ -54,12 +54,12 @@ def data_dir() -> Path | None:
 
 # Locks between processes, which the system releases when their holder ends, even by kill -9.
 #
-# The lock belongs to a file, by ``flock``: nothing has to be cleaned up after a crash, and
-# processes in other containers are seen where a process id would mean nothing. Process ids and
-# ages of files only guess whether the owner of a file is still alive; a lock knows.
+# The lock belongs to a file (``flock``): nothing has to be cleaned up after a crash, and it works
+# between containers, where a process id has no meaning. Process ids and file ages only guess
+# whether the owner of a file is still alive; a lock is certain.
 #
-# A lock file may be removed by its holder. Whoever waited for it then holds the lock of a file that
-# has no name any more; that is noticed here, and the lock is taken anew under the name.
+# A lock file may be removed by its holder. A process that waited for it then holds the lock of a
+# file that no longer has a name; this is detected here, and the lock is acquired again by name.
 
 
 class Hold(Enum):
@@ -67,24 +67,24 @@ class Hold(Enum):
 
     MINE = auto()
     TAKEN = auto()
-    """Somebody else."""
+    """Another holder."""
     UNKNOWN = auto()
-    """Nobody can tell: this file system has no locks."""
+    """Unknown: this file system has no locks."""
 
 
-# What flock says where it is not implemented (some network file systems).
+# Errors of flock where it is not implemented (some network file systems).
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF, errno.EINVAL}
 
 
 @contextmanager
 def locked(file: Path, *, wait: bool = False) -> Iterator[Hold]:
-    """Hold the lock of a file, which is made if need be, while the block runs.
+    """Hold the lock of a file, created if it does not exist, while the block runs.
 
-    The yielded value says whether the lock was obtained; with ``wait`` it is never TAKEN. A second
-    lock on the same file in the same process counts as somebody else's.
+    The yielded value says whether the lock was acquired; with ``wait`` it is never TAKEN. A second
+    lock on the same file in the same process counts as another holder's.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -138,30 +138,30 @@ def _is_at(descriptor: int, file: Path) -> bool:
         return False
 
 
-_OTHER = "choose another place; what saccade keeps itself goes where SACCADE_CACHE says"
-# What the disk or its owner refuses, with what to do about it. Any other OSError inside a
-# `with` body is the body's own affair (a source file that is missing, say) and passes unchanged.
+_OTHER = "choose another location; SACCADE_CACHE sets the location of saccade's own cache"
+# Errors of the disk or of permissions, with a hint for each. Any other OSError inside a
+# `with` body belongs to the body (a missing source file, for example) and passes unchanged.
 _REFUSALS = {
-    errno.ENOSPC: "free some space, or choose a place on another disk",
-    errno.EDQUOT: "your quota is used up: free some space, or choose a place on another disk",
-    errno.EFBIG: "the file would be larger than is allowed here: choose another place",
-    errno.EROFS: f"this place cannot be written to: {_OTHER}",
-    errno.EACCES: f"you may not write there: ask for the permission, or {_OTHER}",
-    errno.EPERM: f"you may not write there: ask for the permission, or {_OTHER}",
+    errno.ENOSPC: "free some space, or choose a location on another disk",
+    errno.EDQUOT: "your quota is used up: free some space, or choose a location on another disk",
+    errno.EFBIG: "the file would be larger than is allowed here: choose another location",
+    errno.EROFS: f"this location is read-only: {_OTHER}",
+    errno.EACCES: f"you have no write permission there: ask for it, or {_OTHER}",
+    errno.EPERM: f"you have no write permission there: ask for it, or {_OTHER}",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-# The same for what only goes wrong with the place itself, not within a body.
+# The same for errors of the location itself, which do not occur within a body.
 _MISPLACED = {
-    errno.EEXIST: f"a file is where a folder has to be: {_OTHER}",
-    errno.ENOTDIR: f"a file is where a folder has to be: {_OTHER}",
-    errno.EISDIR: "a folder is where the file has to be: choose another name",
+    errno.EEXIST: f"a file exists where a folder is needed: {_OTHER}",
+    errno.ENOTDIR: f"a file exists where a folder is needed: {_OTHER}",
+    errno.EISDIR: "a folder exists where the file is needed: choose another name",
 }
 
 _LOCK = "lock"
 _TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.partial")
-# As they were named before they were locked: `.lens.1f2e3d4c.partial`, with the target's suffix.
+# Names of older versions, without locks: `.lens.1f2e3d4c.partial`, with the target's suffix.
 _UNLOCKED = re.compile(r"\..+\.[0-9a-f]{8}\.partial(\..+)?")
-# Where locks cannot tell whether the process lives, so old a leftover has none.
+# Where there are no locks, a leftover of this age is assumed to have no process.
 _LEFTOVER_SECONDS = 24 * 3600
 _ATTEMPTS = 100
 
@@ -173,7 +173,7 @@ def write_refused(path: str | Path, error: OSError) -> StoreError:
     >>> print(refused)
     could not write x.json: no space left on device (errno 28, ENOSPC)
     >>> refused.hint
-    'free some space, or choose a place on another disk'
+    'free some space, or choose a location on another disk'
     """
     number = error.errno or 0
     name = errno.errorcode.get(number, type(error).__name__)
@@ -181,17 +181,17 @@ def write_refused(path: str | Path, error: OSError) -> StoreError:
     return StoreError(
         f"could not write {path}: {reason} (errno {number}, {name})",
         hint=(_REFUSALS | _MISPLACED).get(
-            number, "check that the place exists and can be written to"
+            number, "check that the location exists and is writable"
         ),
     )
 
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that becomes ``path`` when the block succeeds.
+    """Yield a temporary path next to ``path`` that becomes ``path`` when the block succeeds.
 
     The temporary file has the same name, because writers choose a format by it. On any failure,
-    Ctrl-C included, the temporary file is removed and an existing ``path`` is as it was.
+    Ctrl-C included, the temporary file is removed and an existing ``path`` is unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -211,11 +211,11 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path`` that replaces ``path`` when the block succeeds.
+    """Yield a temporary folder next to ``path`` that replaces ``path`` when the block succeeds.
 
     An existing folder is replaced as a whole. Linux exchanges two folders in one step, so that a
     reader finds the old one or the new one. Where the file system cannot do that, the old folder is
-    moved aside first; a process killed between the two renames leaves it under its aside name,
+    first renamed; a process killed between the two renames leaves it under its temporary name,
     where `settled_folder` (and so every reader) finds it.
 
     >>> import tempfile
@@ -243,13 +243,13 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 def writing_alone(path: str | Path) -> Iterator[None]:
     """Wait until no other process is in such a block for the same path.
 
-    For what is written once and then only read: whoever waited finds it there.
+    For files that are written once and then only read: a process that waited finds them complete.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with writing_alone(f"{folder}/model"):
-    ...         held = os.listdir(folder)
-    ...     held, os.listdir(folder)
+    ...         during = os.listdir(folder)
+    ...     during, os.listdir(folder)
     (['.model.writing'], [])
     """
     target = Path(os.path.realpath(path))
@@ -265,10 +265,10 @@ def writing_alone(path: str | Path) -> Iterator[None]:
 
 
 def settled_folder(path: str | Path) -> Path:
-    """Where the folder ``path`` is to be read from.
+    """The location to read the folder ``path`` from.
 
-    That is ``path`` itself, or, when a process died in the middle of replacing it, the old folder
-    under the name it was moved aside to. Nothing is renamed here: a writer may still be at work.
+    That is ``path`` itself, or, when a process died while replacing it, the old folder under its
+    temporary name. Nothing is renamed here: a writer may still be running.
     """
     target = Path(os.path.realpath(path))
     aside = _aside(target)
@@ -276,7 +276,7 @@ def settled_folder(path: str | Path) -> Path:
 
 
 def is_temporary(path: str | Path) -> bool:
-    """Whether this is, by its name, what a write is preparing, or what a killed one left.
+    """Whether this name belongs to an unfinished write, or to the leftover of a killed one.
 
     >>> is_temporary("runs/.1f2e3d4c.partial"), is_temporary("runs/000000006.safetensors")
     (True, False)
@@ -287,9 +287,9 @@ def is_temporary(path: str | Path) -> bool:
 
 @contextmanager
 def _beside(path: str | Path, *, kind: Callable[[int], bool]) -> Iterator[tuple[Path, Path]]:
-    """Where to prepare ``path``, and the target to replace: what links point to.
+    """Yield where to prepare ``path``, and the target to replace with links resolved.
 
-    What is left in the hidden folder when the block ends, the old target included, is removed.
+    Everything left in the hidden folder when the block ends, the old target included, is removed.
     """
     target = Path(os.path.realpath(path))
     if not target.name:
@@ -310,7 +310,7 @@ def _beside(path: str | Path, *, kind: Callable[[int], bool]) -> Iterator[tuple[
 
 
 def _refuse_other_kinds(path: str | Path, target: Path, kind: Callable[[int], bool]) -> None:
-    """Neither a folder nor a device becomes a file because somebody gave its name."""
+    """Refuse to replace a folder or a device by a file, or a file by a folder."""
     try:
         found = os.stat(target).st_mode
     except FileNotFoundError:
@@ -330,7 +330,7 @@ def _new_hidden(parent: Path, stack: ExitStack) -> Path:
     for _ in range(_ATTEMPTS):
         hidden = parent / f".{secrets.token_hex(4)}.partial"
         hidden.mkdir()
-        # Before it is locked, another process may take it for a leftover.
+        # Before it is locked, another process may remove it as a leftover.
         with suppress(FileNotFoundError):
             if stack.enter_context(locked(hidden / _LOCK)) is not Hold.TAKEN:
                 return hidden
@@ -338,7 +338,7 @@ def _new_hidden(parent: Path, stack: ExitStack) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes left, whatever it was to become."""
+    """Remove the leftovers of killed processes, for any target."""
     with suppress(OSError):
         for path in [each for each in folder.iterdir() if is_temporary(each)]:
             with suppress(OSError):
@@ -357,9 +357,9 @@ def _remove_leftover(path: Path) -> None:
 
 
 def _swap_in(new: Path, target: Path) -> None:
-    """Put a folder in the place of another; the old one is then where the new one was, or gone."""
+    """Replace a folder by another; the old one ends up at the path of the new one, or removed."""
     for _ in range(_ATTEMPTS):
-        if target.exists() and not target.is_dir():  # written there while the folder was made
+        if target.exists() and not target.is_dir():  # written there while the folder was prepared
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         try:
             if not _exchange(new, target):
@@ -378,7 +378,7 @@ def _swap_in(new: Path, target: Path) -> None:
 
 
 def _swap_in_two_steps(new: Path, target: Path) -> None:
-    """The same where folders cannot be exchanged: one process at a time, by way of a third name."""
+    """The same where folders cannot be exchanged: one process at a time, using a third name."""
     aside, lock = _aside(target), target.parent / f".{target.name}.lock"
     with locked(lock, wait=True):
         try:
@@ -394,11 +394,11 @@ def _swap_in_two_steps(new: Path, target: Path) -> None:
                 os.rename(aside, target)
             raise
         finally:
-            lock.unlink(missing_ok=True)  # last: from here on another process may begin
+            lock.unlink(missing_ok=True)  # last: after this another process may start
 
 
 _AT_CWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
-# What renameat2 says where the kernel, a sandbox or the file system does not know the flag.
+# Errors of renameat2 where the kernel, a sandbox or the file system does not know the flag.
 _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
@@ -426,7 +426,7 @@ def _aside(target: Path) -> Path:
 
 
 def _to_disk(file: Path) -> None:
-    """Wait until the contents are on the disk: otherwise a power cut can leave an empty file."""
+    """Flush the contents to the disk: otherwise a power failure can leave an empty file."""
     with open(file, "rb+") as handle:
         os.fsync(handle.fileno())
 

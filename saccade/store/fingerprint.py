@@ -1,7 +1,7 @@
-"""Short names for what a lens was made from: a model, a tokenizer, a text.
+"""Fingerprints of what a lens was fitted on: a model, a tokenizer, a text.
 
-Each is the first 16 hex digits of a sha256: enough to tell things apart, no protection against
-someone who wants two things to look alike.
+Each is the first 16 hex digits of a sha256: enough to tell things apart, not a protection against
+a deliberate collision.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 _DIGITS = 16
-# Parts of a model's config that do not change what it computes: where it comes from, how it is
-# loaded, what it is used for. The type of its numbers is among them, so that a float32 and a
-# bfloat16 load of one checkpoint agree.
+# Parts of a model's config that do not change what it computes: its origin, how it is loaded and
+# what it is used for. The dtype is among them, so that a float32 and a bfloat16 load of one
+# checkpoint agree.
 _NOT_COMPUTED = frozenset(
     {
         *("_name_or_path", "name_or_path", "transformers_version", "architectures", "auto_map"),
@@ -28,12 +28,12 @@ _NOT_COMPUTED = frozenset(
         *("initializer_range", "tokenizer_class", "pretraining_tp"),
     }
 )
-# Of each parameter: for the default model's 272 tensors that takes a fraction of a second.
+# Values sampled per parameter: a fraction of a second for the default model's 272 tensors.
 _SAMPLES = 1024
 
 
 def fingerprint_text(chunks: Iterable[bytes]) -> str:
-    """Fingerprint the bytes of a text, whatever the chunks it comes in.
+    """Fingerprint the bytes of a text; how it is split into chunks makes no difference.
 
     >>> fingerprint_text([b"the cat ", b"sat"]) == fingerprint_text([b"the ", b"cat sat"])
     True
@@ -71,8 +71,8 @@ def fingerprint_model(hf_model: nn.Module) -> str:
     the epsilon of norms, the activation function and all others that differ from the defaults of
     the model type), and for each parameter its name, shape and at most 1024 of its values, rounded
     to bfloat16 so that a float32 and a bfloat16 load of one checkpoint agree (a float16 load does
-    not: it has been rounded another way). Tied parameters count once. An edit of a few single
-    numbers can go unseen.
+    not: it is rounded differently). Tied parameters count once. A change of a few single values
+    can go undetected.
     """
     digest = hashlib.sha256(_computation(getattr(hf_model, "config", None)))
     for name, parameter in sorted(_own_parameters(hf_model)):
@@ -82,19 +82,19 @@ def fingerprint_model(hf_model: nn.Module) -> str:
 
 
 def _computation(config: Any) -> bytes:
-    """What of a config decides the computation, in a form that does not depend on its order.
+    """The settings of a config that decide the computation, independent of their order.
 
-    Only what differs from the defaults: a new version of transformers adds settings to a config,
-    whose defaults leave the computation as it was.
+    Only those that differ from the defaults: a new version of transformers adds settings to a
+    config, and their defaults do not change the computation.
     """
     if config is None:
         return b""
     try:
         usual = type(config)().to_dict()
-    except (TypeError, ValueError, AttributeError, KeyError):  # some have no defaults as a whole
+    except (TypeError, ValueError, AttributeError, KeyError):  # some cannot be built from defaults
         usual = {}
-    told = {k: v for k, v in config.to_dict().items() if k not in usual or usual[k] != v}
-    text = json.dumps(_pruned(told), sort_keys=True, default=str)
+    changed = {k: v for k, v in config.to_dict().items() if k not in usual or usual[k] != v}
+    text = json.dumps(_pruned(changed), sort_keys=True, default=str)
     return f"{config.model_type} {text}".encode()
 
 
@@ -105,8 +105,8 @@ def _pruned(value: Any) -> Any:
 
 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    # Weights that accelerate has moved off the device are separate placeholders, so tied ones can
-    # not be told by identity alone.
+    # Weights that accelerate has moved off the device are separate placeholders, so tied ones
+    # cannot be recognised by identity alone.
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     for name, parameter in model.named_parameters():
         if name in tied:

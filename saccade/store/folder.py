@@ -1,8 +1,8 @@
-"""A folder of tensors with a manifest that says what they are and proves that they are whole.
+"""A folder of tensors with a manifest that describes them and holds their checksums.
 
-``manifest.json`` holds what the caller wants to say, plus ``format`` (the version of this layout)
-and ``files`` (for each file its sha256 and its size in bytes). A folder is written as a whole, and
-read as a whole: what is read together belongs together, also while others replace the folder.
+``manifest.json`` holds the caller's entries, plus ``format`` (the version of this layout)
+and ``files`` (for each file its sha256 and its size in bytes). A folder is written and read as a
+whole: all files read together are of one version, also while others replace the folder.
 """
 
 import hashlib
@@ -55,9 +55,9 @@ def write_tensors(
     """Write named tensors in place, for callers that have a temporary path already.
 
     Raises:
-        OSError: Whatever the system said, so that the caller can name the path the user knows.
+        OSError: The error of the system, so that the caller can name the path the user knows.
     """
-    # "format" tells other safetensors readers, transformers among them, who wrote the file.
+    # "format" tells other safetensors readers, transformers among them, which framework wrote it.
     header = {"format": "pt", **(metadata or {})}
     # safetensors renames a private file (mode 0600) over the path; an ordinary new file shows which
     # mode the user wants for theirs. The rename is also why `path` must never be a device.
@@ -74,14 +74,14 @@ def load_tensors(path: str | Path, *, names: Iterable[str] | None = None) -> dic
     """Read the tensors of a file onto the CPU: all of them, or only those in ``names``."""
     try:
         with safe_open(path, framework="pt") as file:
-            held = set(file.keys())
-            wanted = sorted(held) if names is None else list(names)
-            missing = [name for name in wanted if name not in held]
+            stored = set(file.keys())
+            wanted = sorted(stored) if names is None else list(names)
+            missing = [name for name in wanted if name not in stored]
             if missing:
                 raise StoreError(
                     f"{path} holds no tensor named {', '.join(missing)}; "
-                    f"it holds {', '.join(sorted(held)) or 'none'}",
-                    hint="make the file again with this version of saccade",
+                    f"it holds {', '.join(sorted(stored)) or 'none'}",
+                    hint="create the file again with this version of saccade",
                 )
             return {name: file.get_tensor(name) for name in wanted}
     except FileNotFoundError as error:
@@ -89,7 +89,7 @@ def load_tensors(path: str | Path, *, names: Iterable[str] | None = None) -> dic
     except SafetensorError as error:
         raise StoreError(
             f"{path} is damaged: expected a whole safetensors file, found {error}",
-            hint="copy or download it again, or make it anew",
+            hint="copy or download it again, or create it again",
         ) from error
     except (OSError, RuntimeError) as error:  # torch opens the file once more, in its own way
         reason = str(error).partition("\n")[0]
@@ -97,7 +97,7 @@ def load_tensors(path: str | Path, *, names: Iterable[str] | None = None) -> dic
 
 
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Dense CPU tensors, no two of which share memory: the format holds nothing else."""
+    """Dense CPU tensors, no two of which share memory: the format stores nothing else."""
     storable: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -110,15 +110,15 @@ def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_os_error(error: SafetensorError) -> Exception:
-    """The system's own error, which safetensors passes on as words ("... (os error 28)")."""
+    """The system's own error, which safetensors passes on as text ("... (os error 28)")."""
     found = re.search(r"([^:]*?) \(os error (\d+)\)", str(error))
     return OSError(int(found[2]), found[1].strip()) if found else error
 
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-_AGAIN = "copy or download the folder again, or make it anew"
-# Each attempt is spoilt only by a writer that replaces the folder just then.
+_AGAIN = "copy or download the folder again, or create it again"
+# An attempt fails only if a writer replaces the folder at that moment.
 _ATTEMPTS = 20
 
 _Read = TypeVar("_Read")
@@ -126,7 +126,7 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True)
 class _Entry:
-    """What the manifest says of one file."""
+    """The manifest's entry of one file."""
 
     sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
     bytes: Annotated[int, Ge(0)]
@@ -140,7 +140,7 @@ class _Listed:
 
 
 class Folder(NamedTuple):
-    """What a folder held at one moment."""
+    """The contents of a folder, all of one version."""
 
     manifest: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
@@ -152,7 +152,7 @@ def write_folder(
 ) -> None:
     """Write ``tensors`` (file name -> named tensors) and the manifest as one folder, atomically.
 
-    A folder that is already there is replaced, unless it holds something we did not write. Of two
+    An existing folder is replaced, unless it holds files that saccade did not write. Of two
     processes that write one folder, one waits for the other.
 
     >>> import tempfile, torch
@@ -166,7 +166,7 @@ def write_folder(
     assert not taken, f"the manifest's keys {sorted(taken)} are filled in by write_folder"
     for name in tensors:
         assert _is_plain(name) and name != MANIFEST, f"{name!r} cannot name a file of tensors"
-    _refuse_to_lose_strangers(path)
+    _refuse_other_files(path)
     with writing_alone(path), atomic_folder(path) as temporary:
         files = {}
         for name, named in tensors.items():
@@ -185,19 +185,19 @@ def _as_json(manifest: dict[str, Any], path: str | Path) -> str:
     except ValueError as error:  # `read_manifest` would refuse it
         raise StoreError(
             f"could not write {path}: expected finite numbers in its manifest, found NaN or inf",
-            hint="what was there before is kept; look for where the numbers overflow",
+            hint="the old version is kept; find out where the numbers overflow",
         ) from error
     return text + "\n"
 
 
 def amend_manifest(path: str | Path, amend: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change what the manifest of a folder says, and leave its files as they are.
+    """Change entries of the manifest of a folder; its files stay as they are.
 
-    No other process replaces the folder meanwhile: ``amend`` sees what is there now, and may raise
-    to leave it so.
+    No other process replaces the folder meanwhile: ``amend`` gets the current manifest, and may
+    raise to leave it unchanged.
 
     Args:
-        amend: From the whole manifest to the entries that are new in it.
+        amend: From the whole manifest to its new entries.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -222,7 +222,7 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 def read_folder(path: str | Path, *, needs: Iterable[str] = ()) -> Folder:
     """Read the manifest and all its files, each compared with the manifest's size and sha256.
 
-    Everything comes from one version of the folder, also if others replace it meanwhile.
+    Everything is of one version of the folder, also if others replace it meanwhile.
 
     Args:
         needs: Names of files that the manifest has to list.
@@ -265,7 +265,10 @@ def read_tensors(path: str | Path, file: str, *, verify: bool = True) -> dict[st
 
 
 def _from_one_version(path: str | Path, read: Callable[[Path], _Read]) -> _Read:
-    """What ``read`` makes of a folder that nobody replaced meanwhile, or the error it raises."""
+    """The result of ``read`` on a folder that was not replaced meanwhile, or the error it raises.
+
+    Otherwise it is read again.
+    """
     for _ in range(_ATTEMPTS):
         folder = settled_folder(path)
         with _opened(folder) as opened:
@@ -279,13 +282,13 @@ def _from_one_version(path: str | Path, read: Callable[[Path], _Read]) -> _Read:
                 return found
     raise StoreError(
         f"could not read {path}: it was replaced {_ATTEMPTS} times while it was read",
-        hint="wait until what writes it is done",
+        hint="wait until the process that writes it is done",
     )
 
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int | None]:
-    """Keep a folder open, so that no later folder gets its number; None where there is none."""
+    """Keep a folder open, so that its inode is not reused; yield None where there is none."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -300,8 +303,8 @@ def _opened(folder: Path) -> Iterator[int | None]:
 def _is_settled(path: str | Path, folder: Path, opened: int | None) -> bool:
     """Whether the folder is still where it was opened, or still cannot be opened.
 
-    The same folder under another name is in the middle of its replacement: what was read by its
-    name a moment ago may have been nothing, or another folder.
+    The same folder under another name is being replaced: what was read by its name a moment ago
+    may have been missing, or another folder.
     """
     if (place := settled_folder(path)) != folder:
         return False
@@ -319,7 +322,7 @@ def _manifest_of(folder: Path, path: str | Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         found = "no manifest.json in it" if folder.is_dir() else "no such folder"
         raise StoreError(
-            f"{path} is no folder that saccade wrote: {found}", hint="check the path"
+            f"{path} is not a folder that saccade wrote: {found}", hint="check the path"
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)
@@ -334,7 +337,7 @@ def _refuse_missing(file: str, manifest: dict[str, Any], path: str | Path) -> No
     if file not in files:
         raise StoreError(
             f"{path} has no file {file}: its manifest lists {', '.join(sorted(files)) or 'none'}",
-            hint="the folder may have been made for another purpose, or by another version",
+            hint="the folder may be of another kind, or written by another version",
         )
 
 
@@ -351,10 +354,10 @@ def _load(
         reason = (error.strerror or str(error)).lower()
         raise StoreError(f"could not read {whole}: {reason}", hint=_AGAIN) from error
     if found is None:
-        raise StoreError(f"{whole} is missing though the manifest lists it", hint=_AGAIN)
+        raise StoreError(f"{whole} is missing although the manifest lists it", hint=_AGAIN)
     if found != expected["bytes"]:
         raise StoreError(
-            f"{whole} is cut short or changed: expected {expected['bytes']} bytes, found {found}",
+            f"{whole} is truncated or changed: expected {expected['bytes']} bytes, found {found}",
             hint=_AGAIN,
         )
     if digest is not None and digest != expected["sha256"]:
@@ -370,7 +373,7 @@ def _checked(manifest: object, file: Path) -> dict[str, Any]:
     version = manifest.get("format") if isinstance(manifest, dict) else None
     if not isinstance(manifest, dict) or type(version) is not int or version < 1:
         raise StoreError(
-            f"{file} is no manifest of saccade: expected an object with a `format` number",
+            f"{file} is not a manifest of saccade: expected an object with a `format` number",
             hint="check the path",
         )
     if version > FORMAT:
@@ -389,35 +392,35 @@ def _checked(manifest: object, file: Path) -> dict[str, Any]:
 
 
 def _is_plain(name: str) -> bool:
-    """A manifest from elsewhere must not make us read outside its folder."""
+    """Security: a manifest from elsewhere must not name files outside its folder."""
     return bool(name) and Path(name).name == name and "\\" not in name and not name.startswith(".")
 
 
-def _refuse_to_lose_strangers(path: str | Path) -> None:
-    """`--out ~` must not replace someone's home: only what we wrote may be replaced."""
-    strangers = _from_one_version(path, lambda folder: _strangers(folder, path))
-    if strangers:
-        shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+def _refuse_other_files(path: str | Path) -> None:
+    """`--out ~` must not replace a home folder: only files that saccade wrote are replaced."""
+    others = _from_one_version(path, lambda folder: _other_files(folder, path))
+    if others:
+        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise StoreError(
-            f"{path} holds what saccade did not write ({shown}) and is not replaced",
+            f"{path} holds files that saccade did not write ({shown}) and is not replaced",
             hint="choose a new folder, or move those files away",
         )
 
 
-def _strangers(folder: Path, path: str | Path) -> list[str]:
+def _other_files(folder: Path, path: str | Path) -> list[str]:
     if not os.path.isdir(folder):
         return []
     try:
-        held = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         raise write_refused(path, error) from error
     try:
         ours = {MANIFEST, *_manifest_of(folder, path)["files"]}
     except StoreError:
-        # A damaged folder of ours may be replaced; it has a manifest, if an unreadable one.
-        ours = {name for name in held if name == MANIFEST or name.endswith(".safetensors")}
-        ours = ours if MANIFEST in held else set()
-    return [name for name in held if name not in ours]
+        # A damaged folder of saccade may be replaced; it has a manifest, even if unreadable.
+        ours = {name for name in names if name == MANIFEST or name.endswith(".safetensors")}
+        ours = ours if MANIFEST in names else set()
+    return [name for name in names if name not in ours]
 
 
 def _sha256(file: Path) -> str:

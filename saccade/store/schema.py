@@ -1,8 +1,8 @@
 """JSON that comes from a file: parsed and checked against a dataclass, or refused in one line.
 
-A manifest may have been edited, cut or written by another program. What is read from it decides
-what is computed later, so each value is checked where it enters: `parse_json` refuses what is no
-JSON, numbers that are not finite and nesting without end; `conform` refuses values of another type
+A manifest may have been edited, truncated or written by another program. Its values decide
+what is computed later, so each value is checked on input: `parse_json` refuses invalid
+JSON, numbers that are not finite and unbounded nesting; `conform` refuses values of another type
 or outside the range that a dataclass declares for its fields.
 """
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 DIGEST = "sha256"
-_AGAIN = "copy or download it again, or make it anew"
+_AGAIN = "copy or download it again, or create it again"
 _SHOWN = 60  # characters of a wrong value
 
 Declared = TypeVar("Declared")
 Seed: TypeAlias = Annotated[int, Ge(0), Le(2**63 - 1)]
-"""What every random number generator takes, torch's and others."""
+"""Range of seeds that every random number generator accepts, torch's and others."""
 
 
 def parse_json(text: str | bytes, *, where: object) -> Any:
     """The value of a JSON text; every number in it is finite.
 
     Args:
-        where: what the message names, usually the path of the file.
+        where: the source named in error messages, usually the path of the file.
 
     Raises:
-        StoreError: the text is no JSON, holds NaN or an infinite number, or nests too deeply.
+        StoreError: the text is not JSON, holds NaN or an infinite number, or nests too deeply.
 
     >>> parse_json('{"threshold": 0.5}', where="guard.json")
     {'threshold': 0.5}
@@ -61,7 +61,7 @@ def parse_json(text: str | bytes, *, where: object) -> Any:
         raise StoreError(
             f"{where} is damaged: expected a few levels of nesting, found hundreds", hint=_AGAIN
         ) from error
-    except ValueError as error:  # no JSON, no UTF-8, or an integer of thousands of digits
+    except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
         reason = str(error).partition("\n")[0]
         raise StoreError(
             f"{where} is damaged: expected JSON, found {reason}", hint=_AGAIN
@@ -69,14 +69,14 @@ def parse_json(text: str | bytes, *, where: object) -> Any:
 
 
 def conform(kind: type[Declared], value: object, *, where: object) -> Declared:
-    """A value out of `parse_json` as the dataclass it should be.
+    """Convert a value from `parse_json` to the dataclass that declares it.
 
-    Types are taken strictly: "3" and true are no integers. A field's range stands in its
+    Types are strict: "3" and true are not integers. The range of a field is in its
     annotation (``Annotated[int, Ge(1)]``, of the package annotated-types). Unknown fields are
-    refused, because a misspelt one would silently leave its default in force.
+    refused, because with a misspelt name the default would be used silently.
 
     Raises:
-        StoreError: all that is wrong, in one line.
+        StoreError: all problems, in one line.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -89,15 +89,15 @@ def conform(kind: type[Declared], value: object, *, where: object) -> Declared:
     from pydantic import ValidationError
 
     try:
-        # Through JSON, so that its arrays may become tuples though types are taken strictly.
+        # Through JSON, so that its arrays may become tuples although types are strict.
         return _adapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
     except ValidationError as error:
-        wrong = [_told(each) for each in error.errors(include_url=False)]
-        raise StoreError(f"{where} is damaged: {'; '.join(wrong)}", hint=_AGAIN) from error
+        problems = [_message(each) for each in error.errors(include_url=False)]
+        raise StoreError(f"{where} is damaged: {'; '.join(problems)}", hint=_AGAIN) from error
 
 
 def with_digest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a manifest with their digest, by which `without_digest` knows them.
+    """The values of a manifest with their digest, which `without_digest` verifies.
 
     >>> sealed = with_digest({"step": 3})
     >>> without_digest(sealed, where="a.json")
@@ -110,19 +110,19 @@ def with_digest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_digest(values: Mapping[str, Any], *, where: object) -> dict[str, Any]:
-    """What `with_digest` was given; files of versions that wrote no digest pass unchecked.
+    """Undo `with_digest`; files of versions that wrote no digest are not verified.
 
     Raises:
         StoreError: a value was changed, removed or added.
     """
-    held = {name: value for name, value in values.items() if name != DIGEST}
-    if DIGEST in values and values[DIGEST] != _digest(held):
+    content = {name: value for name, value in values.items() if name != DIGEST}
+    if DIGEST in values and values[DIGEST] != _digest(content):
         raise StoreError(f"{where} was changed after it was written", hint=_AGAIN)
-    return held
+    return content
 
 
 def _digest(values: Mapping[str, Any]) -> str:
-    """The same for the same values, whatever the order of their names."""
+    """A digest that does not depend on the order of the names."""
     text = json.dumps(dict(values), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -134,8 +134,8 @@ def _adapter(kind: type[Declared]) -> TypeAdapter[Declared]:
     return TypeAdapter(kind)
 
 
-def _told(problem: Any) -> str:
-    """One problem that pydantic found, in our words: field, what was expected, what was found."""
+def _message(problem: Any) -> str:
+    """Format one problem that pydantic found: field, expected value, found value."""
     place = ".".join(str(part) for part in problem["loc"])
     start = f"{place}: " if place else ""
     if problem["type"] in ("missing", "missing_argument"):

@@ -27,7 +27,7 @@ def edit(saccade, stories):
         (["--ablate", "1.2", "--at", ""], 2, "expected a text, got an empty one"),
         (["--ablate", f"{10**23}.1"], 2, "no layer 1"),
         (["--ablate", "1.2", "--at", 10**23], 2, "there is no position"),
-        (["--scale", "1.2=nan"], 2, "the factor is no number"),
+        (["--scale", "1.2=nan"], 2, "the factor is not finite"),
         (["--scale", "1.2=1e300"], 1, "the model overflows on this text"),
         (["--memory", "dog", "--into", "2", "--strength", "nan"], 2, "expected a finite number"),
         (["--memory", "dog", "--into", "2", "--strength", "1e300"], 2, "a strength must be a num"),

@@ -125,7 +125,7 @@ def test_a_folder_of_something_else_is_not_replaced(fit, told_in_a_line, tmp_pat
     (tmp_path / "home" / "letter.txt").write_text("dear")
     code, out, err = fit("--out", tmp_path / "home")
     assert (code, out) == (1, "")
-    assert "holds what saccade did not write (letter.txt)" in told_in_a_line(err)
+    assert "holds files that saccade did not write (letter.txt)" in told_in_a_line(err)
     assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
 
 

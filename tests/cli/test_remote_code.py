@@ -92,7 +92,7 @@ def test_code_of_a_model_is_refused_in_a_line_whatever_stdin_says(
     assert not has_run(folder)
     assert done.returncode == 1 and done.stdout == ""
     error, hint = done.stderr.splitlines()
-    assert error == f"error: {folder} brings Python code of its own, which is not run"
+    assert error == f"error: {folder} contains Python code of its own, which is not run"
     assert "--trust-remote-code" in hint
 
 
@@ -107,7 +107,7 @@ def test_a_model_that_transformers_knows_is_opened_without_its_code(trap, tmp_pa
 def test_a_kernel_that_a_config_names_is_not_fetched(trap, tmp_path):
     folder = trap({"_attn_implementation": "someone/kernel"}, {})
     done = run("model", folder, cache=tmp_path)
-    assert done.returncode == 1 and "brings Python code of its own" in done.stderr
+    assert done.returncode == 1 and "contains Python code of its own" in done.stderr
 
 
 def test_code_runs_for_those_who_ask_for_it(trap, tmp_path):
@@ -156,7 +156,7 @@ def test_the_viewer_trusts_no_code_unless_it_was_started_so(trap):
     from saccade.viewer.worker import ViewConfig, open_model_and_lenses
 
     folder = trap(UNKNOWN, TOKENIZER)
-    with pytest.raises(ModelError, match="brings Python code of its own"):
+    with pytest.raises(ModelError, match="contains Python code of its own"):
         open_model_and_lenses(ViewConfig(model=str(folder)), lambda *_: None)
     assert not has_run(folder)
 

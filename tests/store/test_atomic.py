@@ -178,7 +178,7 @@ def test_a_cache_that_is_a_file_is_told_in_one_line_with_a_way_out(file):
             words = r"could not write .*/lens: (file exists|not a directory)"
             with pytest.raises(StoreError, match=words) as caught, write(path):
                 pass
-            assert "a file is where a folder has to be" in caught.value.hint
+            assert "a file exists where a folder is needed" in caught.value.hint
             assert "SACCADE_CACHE" in caught.value.hint
     assert file.read_text() == OLD
 
@@ -379,7 +379,7 @@ def test_the_root_of_the_disk_is_nothing_to_write(write):
 def test_an_error_without_a_number_is_told_by_its_words():
     told = atomic.write_refused("x.json", OSError("Odd Thing"))
     assert str(told) == "could not write x.json: odd thing (errno 0, OSError)"
-    assert told.hint == "check that the place exists and can be written to"
+    assert told.hint == "check that the location exists and is writable"
 
 
 def test_a_place_that_is_taken_by_another_kind_meanwhile_is_told_in_one_line(tmp_path):

@@ -59,7 +59,7 @@ def test_the_same_contents_make_the_same_bytes(lens, tmp_path, tensors):
 def test_a_truncated_file_is_refused(lens, verify):
     whole = (lens / FILE).read_bytes()
     (lens / FILE).write_bytes(whole[:-1])
-    words = rf"{FILE} is cut short or changed: expected {len(whole)} bytes, found {len(whole) - 1}"
+    words = rf"{FILE} is truncated or changed: expected {len(whole)} bytes, found {len(whole) - 1}"
     with pytest.raises(StoreError, match=words) as caught:
         read_tensors(lens, FILE, verify=verify)
     assert "again" in caught.value.hint
@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_refused(lens):
 
 def test_a_missing_file_is_refused(lens):
     (lens / FILE).unlink()
-    with pytest.raises(StoreError, match=f"{FILE} is missing though the manifest lists it"):
+    with pytest.raises(StoreError, match=f"{FILE} is missing although the manifest lists it"):
         read_tensors(lens, FILE)
 
 
@@ -246,7 +246,7 @@ def test_a_folder_that_is_always_replaced_while_it_is_read_is_told_in_one_line(
     monkeypatch.setattr(folder_module, "load_tensors", load)
     with pytest.raises(StoreError, match=r"could not read .*: it was replaced 20 times") as caught:
         read_folder(lens)
-    assert caught.value.hint == "wait until what writes it is done"
+    assert caught.value.hint == "wait until the process that writes it is done"
 
 
 # Two processes write a folder again and again while two others read it; torch is loaded once, and
@@ -359,7 +359,7 @@ def test_a_folder_with_somebodys_files_is_not_replaced(lens, tmp_path, tensors):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     for place, stranger in ((lens, "my_notes.md"), (tmp_path / "home", "thesis.tex")):
-        with pytest.raises(StoreError, match=rf"holds what saccade did not write \({stranger}\)"):
+        with pytest.raises(StoreError, match=rf"holds files that saccade did not write \({stranger}\)"):
             write_folder(place, {"kind": "new"}, tensors)
         assert (place / stranger).exists()
 

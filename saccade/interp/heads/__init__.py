@@ -1,1 +1,1 @@
-"""Open a Hugging Face causal model, find its heads, capture what they write, change it."""
+"""Open a Hugging Face causal model, find its heads, capture their activations, intervene."""

@@ -1,13 +1,14 @@
-"""The attention weights of chosen layers and positions, computed beside the model's own kernel.
+"""The attention weights of chosen layers and positions, computed next to the model's own kernel.
 
-The model is not switched to eager attention. Three ways in, the first that fires is used:
+The model is not switched to eager attention. There are three ways, and the first that works is
+used:
 
 1. the implementation registered in transformers' ``AttentionInterface`` (sdpa, flash, a user's
-   own) is wrapped for the length of the run: queries and keys pass by, and the weights are
-   computed from them;
-2. models that call torch's ``scaled_dot_product_attention`` themselves (Falcon) meet a torch
-   function mode that does the same;
-3. eager models hand the weights out beside their result.
+   own) is wrapped during the run: it passes queries and keys on, and the weights are computed
+   from them;
+2. for models that call torch's ``scaled_dot_product_attention`` themselves (Falcon), a torch
+   function mode does the same;
+3. eager models return the weights with their result.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def record_attention(
     """Fill a dict with the attention weights of ``layers`` while the model runs inside.
 
     Raises:
-        ModelError: the model's attention kernel let none of the three ways see its weights.
+        ModelError: none of the three ways gives the weights of the model's attention kernel.
     """
     rows: dict[int, Tensor] = {}
     if not layers:
@@ -58,7 +59,7 @@ def record_attention(
         raise ModelError(
             f"could not see the attention weights of layer {missing[0]}: the model runs "
             f"{name!r} attention, which hides them",
-            hint="read the heads of this model without what they attend to",
+            hint="read the heads of this model without attention weights",
         )
 
 
@@ -95,7 +96,7 @@ class _Recorder:
         return self.running is not None and self.running not in self.rows
 
     def pick(self, per_query: Tensor) -> Tensor:
-        """Only the asked query positions of ``[batch, head, query_pos, ...]``."""
+        """Only the requested query positions of ``[batch, head, query_pos, ...]``."""
         return per_query if self.positions is None else per_query[:, :, self.positions]
 
     def compute(
@@ -131,7 +132,7 @@ class _Recorder:
 
 @contextmanager
 def _wrapped(name: str, recorder: _Recorder) -> Iterator[None]:
-    """Replace the registered implementation by one that shows queries and keys to the recorder."""
+    """Replace the registered implementation by one that passes queries and keys to the recorder."""
     registered = AttentionInterface()
     if name not in registered:  # eager is not registered: each model has its own
         yield
@@ -147,7 +148,7 @@ def _wrapped(name: str, recorder: _Recorder) -> Iterator[None]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        # transformers' own signature: what else it passes is handed on untouched.
+        # transformers' own signature: all other arguments are passed on unchanged.
         if recorder.is_waiting and (attention_mask is None or isinstance(attention_mask, Tensor)):
             bias = kwargs.get("position_bias")
             mask = _full_mask(query, key, attention_mask, kwargs.get("sliding_window"))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import Encoding
     from saccade.interp.heads.residual_path import Unembedding
 
-# Hooks that are removed when their ``with`` block ends. They are made for every layer of every
-# run, and under the tests' shape checker a function inside a function is compiled at each call:
-# hooks are partial functions instead.
+# Hooks that are removed when their ``with`` block ends. They are created for every layer of every
+# run, and the tests' shape checker compiles a nested function at each call: hooks are partial
+# functions instead.
 
 
 def on_input(module: nn.Module, keep: Callable[[Any], None]) -> RemovableHandle:
@@ -57,7 +57,7 @@ def _output_to(keep: Callable[[Any], None], _: nn.Module, __: tuple[Any, ...], o
 
 
 def keep_in(into: dict[Any, Tensor], key: Any) -> Callable[[Any], None]:
-    """What to give `on_input` or `on_output` to find the last tensor in a dict."""
+    """A callback for `on_input` or `on_output` that stores the last tensor in a dict."""
     return partial(_keep_tensor, into, key)
 
 
@@ -67,7 +67,7 @@ def _keep_tensor(into: dict[Any, Tensor], key: Any, tensor: Any) -> None:
 
 
 def added_to(module: nn.Module, amount: Tensor) -> RemovableHandle:
-    """Add ``amount`` to whatever the module writes."""
+    """Add ``amount`` to the output of the module."""
     return module.register_forward_hook(partial(_add, amount))
 
 
@@ -77,7 +77,7 @@ def _add(amount: Tensor, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> T
 
 # Run the base model: everything but the unembedding.
 
-# How far two ways to compute the same thing may differ, relative to the largest number in it.
+# How far two ways to compute the same tensor may differ, relative to its largest number.
 TOLERANCE = {
     torch.float64: 1e-8,
     torch.float32: 1e-4,
@@ -93,11 +93,11 @@ def run_base(
     mask: Bool[Tensor, "batch key_pos"] | None = None,
     cache: Cache | None = None,
 ) -> Float[Tensor, "batch pos d_model"]:
-    """The final normed state at every position; no logits are made.
+    """The final normed state at every position; no logits are computed.
 
     Args:
         mask: True = a real token. With a ``cache`` it covers the cached positions too.
-        cache: keys and values of earlier positions; it grows by this run's.
+        cache: keys and values of earlier positions; this run's are appended.
     """
     device = input_device(hf)
     given: dict[str, Any] = {"input_ids": input_ids.to(device), "use_cache": cache is not None}
@@ -112,7 +112,7 @@ def run_base(
 def run_through(
     hf: PreTrainedModel, input_ids: Int[Tensor, "batch pos"], module: nn.Module
 ) -> None:
-    """Run the model until ``module`` is done: what comes after it is not computed."""
+    """Run the model up to and including ``module``; the rest is not computed."""
 
     def stop(*_: Any) -> None:
         raise _DoneError
@@ -122,19 +122,19 @@ def run_through(
 
 
 class _DoneError(Exception):
-    """Leaves a run that has shown what was wanted."""
+    """Ends a run early, when the wanted module is done."""
 
 
 def base_of(hf: PreTrainedModel) -> nn.Module:
     """The model without its unembedding."""
     if (base := hf.base_model) is not hf:
         return base
-    # Some classes (Llama 4's text model) do not name their base; it is the model inside.
+    # Some classes (Llama 4's text model) do not name their base; it is their inner model.
     return next((child for child in hf.children() if isinstance(child, PreTrainedModel)), hf)
 
 
 def input_device(hf: PreTrainedModel) -> torch.device:
-    """Where the ids of a text have to be."""
+    """The device for the token ids of a text."""
     device = _input_weight(hf).device
     # Weights that accelerate keeps elsewhere show as "meta"; it moves the ids itself.
     return torch.device("cpu") if device.type == "meta" else device
@@ -147,7 +147,7 @@ def _input_weight(hf: PreTrainedModel) -> Tensor:
 
 
 def n_embedded(hf: PreTrainedModel) -> int:
-    """How many ids of tokens the model can read."""
+    """Number of rows of the input embedding."""
     return int(_input_weight(hf).shape[0])
 
 
@@ -161,7 +161,7 @@ def trial_ids(hf: PreTrainedModel) -> Int[Tensor, "2 5"]:
 
 
 def agree(a: Tensor, b: Tensor, *, dtype: torch.dtype, slack: float = 1.0) -> bool:
-    """Whether two ways to compute something gave the same, up to the rounding of ``dtype``."""
+    """Whether two ways to compute a tensor agree, up to the rounding of ``dtype``."""
     return worst(a, b) <= TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16]) * slack
 
 
@@ -175,25 +175,25 @@ def worst(a: Tensor, b: Tensor) -> float:
     return float((a.float() - b.float().to(a.device)).abs().max()) / largest
 
 
-# One short run of a model that is being opened, for all the checks to look at.
+# One short run of a model that is being opened, used by all the checks.
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a model does with two short rows of tokens that differ in the last one only."""
+    """Activations of a model on two short rows of tokens that differ in the last one only."""
 
     final: Float[Tensor, "batch pos d_model"]
-    """What the base model gives."""
+    """The output of the base model."""
     logits: Float[Tensor, "batch pos d_vocab"]
-    """What the whole model gives, in a run of its own."""
+    """The output of the whole model, in a separate run."""
     reads: dict[int, Tensor]
-    """By layer: what went into the output projection."""
+    """By layer: the input of the output projection."""
     writes: dict[int, Tensor]
-    """By layer: what came out of it."""
+    """By layer: its output."""
     outside: dict[str, Tensor]
-    """By path, in order of the modules: outputs of what belongs to no layer."""
+    """By path, in order of the modules: outputs of modules outside of all layers."""
     last_block: Tensor
-    """What came out of the last layer."""
+    """The output of the last layer."""
 
     def probe(self) -> tuple[float, ...]:
         """The entropy of the prediction at each position of the first row, in nats."""
@@ -204,7 +204,7 @@ class Trial:
 
 @torch.no_grad()
 def try_model(hf: PreTrainedModel, layers: Sequence[HeadLayer]) -> Trial:
-    """Run a model twice on a short text: its base, watched, and then the whole of it."""
+    """Run a model twice on a short text: its base with hooks, and then the whole model."""
     ids = trial_ids(hf)
     inside = {module for layer in layers for module in layer.block.modules()}
     reads: dict[int, Tensor] = {}
@@ -237,7 +237,7 @@ def try_model(hf: PreTrainedModel, layers: Sequence[HeadLayer]) -> Trial:
 
 @runtime_checkable
 class Readable(Protocol):
-    """What of a `LanguageModel` a capture needs."""
+    """The part of `LanguageModel` that a capture needs."""
 
     @property
     def hf(self) -> PreTrainedModel:
@@ -261,7 +261,7 @@ class Readable(Protocol):
 
     @property
     def encoding(self) -> Encoding:
-        """What the tokenizer adds to the tokens of a text."""
+        """The special tokens that the tokenizer adds to a text."""
         ...
 
     def layer(self, index: int) -> HeadLayer:
@@ -270,21 +270,21 @@ class Readable(Protocol):
 
 
 class Captured(NamedTuple):
-    """What one run of the base model left behind; nothing that was not asked for."""
+    """The activations of one run of the base model; only those that were requested."""
 
     z: dict[int, Float[Tensor, "batch pos head d_head"]]
-    """By layer: what each head holds before the output projection."""
+    """By layer: the activation of each head, the input of the output projection."""
     final: Float[Tensor, "batch pos d_model"]
     """The final normed state, which the unembedding turns into logits."""
     residual: dict[int, Float[Tensor, "batch pos d_model"]]
     """By layer: the residual stream after it."""
     final_residual: Float[Tensor, "batch pos d_model"] | None
-    """What enters the final norm."""
+    """The input of the final norm."""
     attention: dict[int, Float[Tensor, "batch head query_pos key_pos"]]
-    """By layer: the attention weights of the asked query positions."""
+    """By layer: the attention weights of the requested query positions."""
 
 
-# One more than the house allows: each says what is kept, and most calls need one of them.
+# One parameter too many for the house style: each selects what is kept, and most calls need one.
 @torch.no_grad()
 def capture(  # noqa: PLR0913
     model: Readable,
@@ -298,19 +298,20 @@ def capture(  # noqa: PLR0913
     attention_positions: Sequence[int] | None = None,
     cache: Cache | None = None,
 ) -> Captured:
-    """Run the base model once (no logits are made) and keep what its heads hold.
+    """Run the base model once (no logits are computed) and keep the activations of its heads.
 
-    Without gradients, but not in torch's inference mode: its tensors could not be used in the
-    training of a lens.
+    Without gradients, but not in torch's inference mode: its tensors cannot be used to train a
+    lens.
 
     Args:
         mask: True = a real token. With a ``cache`` it covers the cached positions too.
         layers: whose ``z`` (and ``residual``) to keep; all by default.
         positions: keep ``z`` and ``final`` at these positions of each row only; all by default.
-        residual: keep the residual stream after each of ``layers``, and what enters the final norm.
+        residual: keep the residual stream after each of ``layers``, and the input of the final
+            norm.
         attention: layers whose attention weights to compute.
         attention_positions: the query positions to compute them for; all by default.
-        cache: keys and values of earlier positions; it grows by this run's.
+        cache: keys and values of earlier positions; this run's are appended.
     """
     wanted = [model.layer(i) for i in layers] if layers is not None else list(model.layers)
     z: dict[int, Tensor] = {}
@@ -354,10 +355,10 @@ def at_positions(
 def head_outputs(
     layer: HeadLayer, z: Float[Tensor, "*batch head d_head"]
 ) -> Float[Tensor, "*batch head d_model"]:
-    """What each head alone writes: all other heads set to zero, then projected; no bias.
+    """The output of each head alone: all other heads set to zero, then projected; no bias.
 
-    Going through the module itself is right for Linear, Conv1D and quantised weights alike.
-    The outputs sum to what the projection writes, less its bias.
+    Calling the module itself is right for Linear, Conv1D and quantised weights alike.
+    The outputs sum to the output of the projection, minus its bias.
     """
     n_heads, d_head = z.shape[-2:]
     alone = torch.diag_embed(z.movedim(-1, -2)).movedim(-3, -1)  # [..., head, head, d_head]
@@ -367,7 +368,7 @@ def head_outputs(
 
 @torch.no_grad()
 def output_matrix(layer: HeadLayer) -> Float[Tensor, "head d_head d_model"]:
-    """The matrix by which each head's ``z`` is turned into what it writes."""
+    """``W_O`` of each head: the matrix from its ``z`` to its output."""
     like = next((p for p in layer.projection.parameters() if p.is_floating_point()), None)
     units = torch.eye(layer.d_head)
     if like is not None:
@@ -379,12 +380,12 @@ def output_matrix(layer: HeadLayer) -> Float[Tensor, "head d_head d_model"]:
 
 
 def projection_bias(layer: HeadLayer, z: Tensor) -> Tensor:
-    """What the projection writes when every head is silent."""
+    """The output of the projection when all heads are zero."""
     return layer.projection(z.new_zeros(1, layer.n_heads * layer.d_head))[0]
 
 
 def _refuse_not_finite(final: Float[Tensor, "*token d_model"]) -> None:
-    """The weights are finite, which was checked; what they make of a text may still overflow."""
+    """The weights have been checked to be finite; activations on a text may still overflow."""
     if not bool(final.isfinite().all()):
         raise ModelError(
             "the model overflows on this text: its final state is not finite",
@@ -401,5 +402,5 @@ def _keep_heads(
 ) -> None:
     # Some models flatten batch and position before they project.
     activation = flat.reshape(*shape, layer.n_heads, layer.d_head)
-    # A copy, if not all is kept, so that the rest can go while it is still in the cache.
+    # A copy, if not all is kept, so that the rest can be freed early.
     into[layer.index] = at_positions(activation, positions)

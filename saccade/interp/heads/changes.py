@@ -1,9 +1,9 @@
-"""The changes that can be made to a running model, each one change at one place.
+"""The interventions on a running model, each at one head or at the stream after one layer.
 
 ``positions`` are those of the whole text, None for all; negative ones count from the end of the
 text's real tokens (while generating: of the prompt). ``rows`` are texts of the batch, None for all.
-What is put somewhere is one vector for every token, ``[pos, d]`` with one for each of ``positions``
-(of the text's first tokens, without positions), or ``[batch, pos, d]`` with those of each row.
+A value is one vector for all tokens, ``[pos, d]`` with one for each of ``positions``
+(for the text's first tokens, without positions), or ``[batch, pos, d]`` with those of each row.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from transformers import Cache
 
 from saccade.errors import InterventionError
 
-# Where in its whole text each token of a running pass stands.
+# The position, in its whole text, of each token of a running pass.
 
-PADDING = -(2**31)  # the place of what is no token: no position, counted from either end, is here
+PADDING = -(2**31)  # the place of padding: no position, counted from either end, has this value
 
 
 class Chosen(NamedTuple):
-    """Which tokens of a pass a change is for."""
+    """The tokens of a pass that a change applies to."""
 
     tokens: Bool[Tensor, "batch pos"]
     slot: Int[Tensor, "batch pos"]
-    """Which of the asked positions each of them is; 0 where none is."""
+    """Which of the requested positions each of them is; 0 where none is."""
     reached: Bool[Tensor, " slot"]
-    """Which of the asked positions are in this pass."""
+    """Which of the requested positions are in this pass."""
 
 
 class RunningPass(NamedTuple):
-    """The tokens of one forward pass, by their places in the text as a whole."""
+    """The tokens of one forward pass, by their positions in the whole text."""
 
     place: Int[Tensor, "batch pos"]
     """Counted over real tokens from the start of the text; `PADDING` where there is none."""
     end: Int[Tensor, " batch"]
-    """How many real tokens each text has, from whose end negative positions count."""
+    """Number of real tokens of each text; negative positions count from here."""
 
     def choose(self, positions: Sequence[int] | None, rows: Sequence[int] | None) -> Chosen:
         """The tokens at ``positions`` (all: None) of the texts ``rows`` (all: None)."""
@@ -56,16 +56,16 @@ class RunningPass(NamedTuple):
             return Chosen(real, torch.zeros_like(self.place), real.new_ones(0))
         asked = torch.as_tensor(positions, device=self.end.device)
         asked = torch.where(asked < 0, self.end[:, None] + asked, asked)  # [batch, slot]
-        # A negative position before the start of a short text is nowhere, not at a padding token.
+        # A negative position before the start of a short text matches nothing, not padding either.
         hits = (self.place[:, :, None] == asked[:, None]) & real[..., None]  # [batch, pos, slot]
         return Chosen(hits.any(-1), hits.int().argmax(-1), hits.flatten(0, 1).any(0))
 
 
 class PassWatcher:
-    """Reads where each pass stands.
+    """Tracks the text positions of each pass.
 
-    Negative positions count from the end of the text that a cache began with, so that what was
-    changed stays where it was while tokens are added.
+    Negative positions count from the end of the text that a cache started with, so that they
+    refer to the same tokens while new ones are generated.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _real_tokens(mask: Any, batch: int, length: int) -> Bool[Tensor, "batch key_
     if not isinstance(mask, Tensor) or tuple(mask.shape) != (batch, length):
         got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise InterventionError(
-            f"cannot tell where the texts begin: expected a mask of {batch} texts x {length} "
+            f"cannot tell where the texts start: expected a mask of {batch} texts x {length} "
             f"tokens, got {got}",
             hint="give a mask of [batch, key_pos] that covers the cached tokens too",
         )
@@ -113,7 +113,7 @@ Positions: TypeAlias = Sequence[int] | None
 
 
 class HeadOutput(NamedTuple):
-    """One head in a pass: it writes ``W_O z + added``."""
+    """One head in a pass: its output is ``W_O z + added``."""
 
     z: Float[Tensor, "batch pos d_head"]
     added: Float[Tensor, "batch pos d_model"] | None = None
@@ -122,9 +122,9 @@ class HeadOutput(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Ablate:
-    """Replace what a head holds: by zero, by its mean over a text, or by what it held elsewhere.
+    """Replace the activation of a head: by zero, its mean over a text, or that of another prompt.
 
-    "mean" and "resample" put ``value`` there: see `saccade.interp.heads.intervene.mean_z`, and
+    "mean" and "resample" replace it by ``value``: see `saccade.interp.heads.intervene.mean_z`, and
     `Captured.z` of other prompts.
     """
 
@@ -151,7 +151,7 @@ class Ablate:
             _check_value(self.value, {"d_head": d_head}, self.positions)
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
-        """What the head holds with the change."""
+        """The head with the change applied."""
         value = self.value if self.value is not None else output.z.new_zeros(output.z.shape[-1])
         return _replaced(output, value, chosen, self.rows)
 
@@ -159,7 +159,7 @@ class Ablate:
 @final
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Multiply what a head writes."""
+    """Multiply the output of a head by a factor."""
 
     layer: int
     head: int
@@ -174,7 +174,7 @@ class Scale:
             raise InterventionError("a factor of 1 changes nothing", hint="give another factor")
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
-        """What the head holds with the change."""
+        """The head with the change applied."""
         z, added = output
         if added is not None:
             added = _where(chosen, added * self.factor, added)
@@ -184,7 +184,7 @@ class Scale:
 @final
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """Put what a head held in another text (`Captured.z`) into this one."""
+    """Replace the activation of a head by its activation in another text (`Captured.z`)."""
 
     layer: int
     head: int
@@ -197,14 +197,14 @@ class Patch:
         _check_value(self.z, {"d_head": d_head}, self.positions)
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
-        """What the head holds with the change."""
+        """The head with the change applied."""
         return _replaced(output, self.z, chosen, self.rows)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class InjectHead:
-    """Add ``strength * vector`` to what a head writes (d_model) or holds (d_head)."""
+    """Add ``strength * vector`` to a head's output (d_model) or activation (d_head)."""
 
     layer: int
     head: int
@@ -219,7 +219,7 @@ class InjectHead:
         _check_strength(self.strength)
 
     def at_head(self, output: HeadOutput, chosen: Chosen) -> HeadOutput:
-        """What the head holds with the change."""
+        """The head with the change applied."""
         z, added = output
         width = self.vector.shape[-1]
         if width == z.shape[-1]:
@@ -247,7 +247,7 @@ class InjectResidual:
     def at_stream(
         self, stream: Float[Tensor, "batch pos d_model"], chosen: Chosen
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The stream with the change."""
+        """The stream with the change applied."""
         return _with_more(stream, self.vector, self.strength, chosen, self.rows)
 
 
@@ -256,7 +256,7 @@ Change: TypeAlias = HeadChange | InjectResidual
 
 
 def positions_of(change: Change) -> Positions:
-    """The asked positions; the text's first where only a value for each of them was given."""
+    """The requested positions; the first ones of the text if only a value for each was given."""
     if change.positions is not None:
         return change.positions
     match change:
@@ -320,14 +320,14 @@ def _check_value(value: Tensor, allowed: dict[str, int], positions: Positions) -
         )
     if not bool(value.isfinite().all()):
         raise InterventionError(
-            "a vector to put into the model has values that are no numbers (nan or inf)",
-            hint="look at where it was made: a division by zero, or an overflow",
+            "a vector to put into the model has values that are not finite (nan or inf)",
+            hint="find out where they come from: a division by zero, or an overflow",
         )
 
 
 def _check_number(name: str, value: float) -> None:
     if not math.isfinite(value):
-        raise InterventionError(f"the {name} is no number: {value}", hint="give a finite one")
+        raise InterventionError(f"the {name} is not finite: {value}", hint="give a finite number")
 
 
 def _check_strength(strength: float) -> None:

@@ -1,8 +1,8 @@
-"""What is tried on every model that is opened, so that a wrong reading is refused, not shown.
+"""Checks of every model that is opened, so that a wrong reading is refused, not shown.
 
-Four checks (see README.md): the heads sum to what the projection writes; each head moves with the
-values of one value head only; the unembedding gives the model's own logits; no token changes what
-was read before it.
+Four checks (see README.md): the heads sum to the output of the projection; each head changes with
+the values of one value head only; the unembedding gives the model's own logits; no token changes
+activations before it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ OVERRIDE = (
 def check_weights(hf: PreTrainedModel) -> None:
     """Refuse weights that are not finite, also where the trial does not use them, or all zero.
 
-    A sum is not finite if one of its terms is not; it takes a tenth of the time of looking at each.
+    A sum is not finite if one of its terms is not; it takes a tenth of the time of testing each.
     """
     for path, weight in hf.named_parameters():
-        if weight.is_meta or weight.dtype not in TOLERANCE:  # accelerate has it, or quantised
+        if weight.is_meta or weight.dtype not in TOLERANCE:  # offloaded by accelerate, or quantised
             continue
         wide = torch.promote_types(weight.dtype, torch.float32)
         if bool(weight.sum(dtype=wide).isfinite()):
@@ -66,14 +66,14 @@ def check_weights(hf: PreTrainedModel) -> None:
 
 
 def check_trial(hf: PreTrainedModel, trial: Trial) -> None:
-    """Refuse a model whose finite weights give numbers that are not finite, or nothing at all."""
+    """Refuse a model whose finite weights give activations that are not finite, or all zero."""
     is_finite = bool(trial.logits.isfinite().all() and trial.final.isfinite().all())
     if is_finite and bool(trial.final.any()):
         return
     dtype = str(hf.dtype).removeprefix("torch.")
     found = "all zero" if is_finite else "not finite"
     raise ModelError(
-        f"this {hf.config.model_type} model overflows in {dtype}: what it makes of a short text is "
+        f"this {hf.config.model_type} model overflows in {dtype}: its output on a short text is "
         f"{found}",
         hint="open it with dtype='float32'; if it was, its config or its checkpoint is damaged",
     )
@@ -82,8 +82,8 @@ def check_trial(hf: PreTrainedModel, trial: Trial) -> None:
 def check_tokenizer(hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse a tokenizer whose ordinary tokens have no row in the embedding.
 
-    Added tokens may lie beyond it, as Gemma 3's token for images does: they are refused where a
-    text holds one.
+    Added tokens may lie beyond it, as Gemma 3's token for images does: they are refused when a
+    text contains one.
     """
     n_rows = n_embedded(hf)
     vocabulary = tokenizer.get_vocab()
@@ -92,13 +92,13 @@ def check_tokenizer(hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         raise ModelError(
             f"the tokenizer does not fit the model: expected ids below {n_rows}, as many as the "
             f"embedding has rows, found {len(beyond)} up to {max(beyond)}",
-            hint="put the tokenizer that the model was trained with beside its weights",
+            hint="put the tokenizer that the model was trained with into the folder of its weights",
         )
 
 
 @torch.no_grad()
 def check_sum(layers: Sequence[HeadLayer], trial: Trial) -> None:
-    """Refuse a tap where heads and bias do not sum to what the projection writes."""
+    """Refuse a tap where heads and bias do not sum to the output of the projection."""
     for layer in layers:
         if layer.index not in trial.reads:
             raise ModelError(f"{layer.path} was not used when the model ran", hint=OVERRIDE)
@@ -110,20 +110,20 @@ def check_sum(layers: Sequence[HeadLayer], trial: Trial) -> None:
         found = heads.sum(-2) + layer.projection(torch.zeros_like(flat))
         if not agree(found, written, dtype=flat.dtype):
             raise ModelError(
-                f"{layer.path}: the outputs of its {layer.n_heads} heads should sum to what it "
-                f"writes, but they differ by {worst(found, written):.1e} of it",
+                f"{layer.path}: the outputs of its {layer.n_heads} heads should sum to its "
+                f"output, but they differ by {worst(found, written):.1e} of it",
                 hint=OVERRIDE,
             )
 
 
 @torch.no_grad()
 def check_values(hf: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
-    """Refuse a tap whose blocks are not heads: each must move with one value head alone.
+    """Refuse a tap whose blocks are not heads: each must change with one value head alone.
 
-    A text of one token has attention weight 1, so there a head holds exactly its value. Every
-    block of features that a linear map of the attention writes is changed in turn (each in a row
-    of one batch): a block of queries or keys may move nothing, a block of values must move the
-    heads that share it and no others. One layer of each kind is tried.
+    A text of one token has attention weight 1, so there the activation of a head is exactly its
+    value. Every block of output features of a linear map of the attention is changed in turn
+    (each in a row of one batch): a block of queries or keys may change nothing, a block of values
+    must change the heads that share it and no others. One layer of each kind is tried.
     """
     tried = set()
     for layer in layers:
@@ -147,8 +147,8 @@ def _check_values_of(hf: PreTrainedModel, layer: HeadLayer) -> None:
             reached |= heads
     if missing := sorted(set(range(layer.n_heads)) - reached):
         raise ModelError(
-            f"{layer.path}: head {missing[0]} should move with the values of its attention, but "
-            "nothing there moves it",
+            f"{layer.path}: head {missing[0]} should change with the values of its attention, but "
+            "nothing there changes it",
             hint=OVERRIDE,
         )
 
@@ -156,7 +156,7 @@ def _check_values_of(hf: PreTrainedModel, layer: HeadLayer) -> None:
 def _moved_heads(
     hf: PreTrainedModel, layer: HeadLayer
 ) -> list[tuple[str, int, list[frozenset[int]]]]:
-    """For each linear map: its name, the block size, and the heads that each block moves."""
+    """For each linear map: its name, the block size, and the heads that each block changes."""
     linears = {n: m for n, m in layer.attention.named_modules() if _is_linear(m, layer)}
     outputs: dict[str, Tensor] = {}
     taps: dict[str, Tensor] = {}
@@ -186,7 +186,7 @@ def _moved_heads(
 def _plan(
     layer: HeadLayer, outputs: dict[str, Tensor]
 ) -> tuple[dict[str, tuple[list[int], int]], dict[str, Tensor]]:
-    """Give each block of each linear map a batch row of its own; row 0 is left as it is."""
+    """Assign each block of each linear map a separate batch row; row 0 stays unchanged."""
     rows: dict[str, tuple[list[int], int]] = {}
     next_row = 1
     for name, output in outputs.items():
@@ -201,7 +201,7 @@ def _plan(
     for name, (own, per_block) in rows.items():
         output = outputs[name]
         nudge = torch.zeros(next_row, output.shape[-1])
-        # Larger than anything there, so that what a norm passes on to other heads shows.
+        # Larger than all activations there, so that the effect of a norm on other heads shows.
         size = 4.0 * float(output.abs().max()) + 1.0
         for block, row in enumerate(own):
             part = slice(block * per_block, (block + 1) * per_block)
@@ -223,8 +223,8 @@ def _refuse_mixed(layer: HeadLayer, name: str, heads: list[int], n_features: int
     norms = [n for n, m in layer.attention.named_modules() if "norm" in type(m).__name__.lower()]
     because = f" (it has {', '.join(norms)} inside)" if norms else ""
     raise ModelError(
-        f"{layer.path} does not read separate heads: each should move with the {layer.d_head} "
-        f"values of one value head, but {n_features} features of {name} move heads "
+        f"{layer.path} does not read separate heads: each should change with the {layer.d_head} "
+        f"values of one value head, but {n_features} features of {name} change heads "
         f"{', '.join(map(str, heads))} together{because}",
         hint=OVERRIDE,
     )
@@ -254,7 +254,7 @@ def check_causal(hf: PreTrainedModel, trial: Trial) -> None:
     first, second = trial.final[:, :-1]
     if not agree(first, second, dtype=hf.dtype):
         raise ModelError(
-            f"this {hf.config.model_type} model is not causal: a later token changes what it holds "
+            f"this {hf.config.model_type} model is not causal: a later token changes activations "
             "at earlier ones, as in an encoder",
             hint="saccade reads decoder-only language models such as GPT-2, Llama or Qwen",
         )

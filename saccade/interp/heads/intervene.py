@@ -1,7 +1,7 @@
-"""Change what heads write while the model runs: ablate, scale, patch, inject.
+"""Intervene on heads while the model runs: ablate, scale, patch, inject.
 
 Everything happens at the tap: the input of the attention's output projection, where the heads are
-apart (grouped ones too), so it works under every kernel and for every model that opens.
+separate (grouped ones too), so it works with every kernel and every model that opens.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from saccade.interp.heads.taps import HeadLayer
 
 @dataclass(eq=False)
 class Touched:
-    """What one change has done so far."""
+    """The record of one change: what it has changed so far."""
 
     change: Change
     tokens: int = 0
-    """How many tokens it has changed something at, over all passes."""
+    """Number of tokens with a changed activation, over all passes."""
     passes: int = 0
-    """How many forward passes there were."""
+    """Number of forward passes."""
     reached: set[int] = field(default_factory=set)
-    """Which of the asked positions there were."""
+    """The requested positions that a text had."""
 
     def note(self, chosen: Chosen, old: Tensor, new: Tensor) -> None:
         """Count the tokens where a pass with the change differs from one without."""
@@ -67,7 +67,7 @@ class Touched:
                 f"{name} changed nothing: the model did not run",
                 hint="run the model inside the `with` block",
             )
-        # Without positions of their own, values for more tokens than a text has are no mistake.
+        # Without explicit positions, values for more tokens than a text has are allowed.
         missing = sorted(set(change.positions or ()) - self.reached)
         if missing:
             raise InterventionError(
@@ -76,14 +76,14 @@ class Touched:
             )
         if not self.tokens:
             raise InterventionError(
-                f"{name} changed nothing: what it put there was there before",
-                hint="look at its value, and at the rows it is for",
+                f"{name} changed nothing: its value equals the activation",
+                hint="check its value, and the rows it is for",
             )
 
 
 @contextmanager
 def session_of(model: Readable) -> Iterator[Session]:
-    """The one session of a model: an inner block joins the outer one's."""
+    """The session of a model, one at a time: an inner block joins the outer one's."""
     stack_of_blocks = _stack_of_blocks(model)
     for hook in stack_of_blocks._forward_pre_hooks.values():
         owner = getattr(hook, "__self__", None)
@@ -95,7 +95,7 @@ def session_of(model: Readable) -> Iterator[Session]:
 
 
 class Session:
-    """The hooks on one model. They come first, so that all others see what was changed."""
+    """The hooks on one model. They run first, so that all other hooks see the changes."""
 
     def __init__(self, base: nn.Module, stack: ExitStack) -> None:
         self.active: list[Touched] = []
@@ -113,7 +113,7 @@ class Session:
         self._watcher.enter(base, args, kwargs)
 
     def hook(self, layer: HeadLayer) -> None:
-        """Watch a layer until the session ends."""
+        """Hook a layer until the session ends."""
         if layer.index in self._hooked:
             return
         self._hooked.add(layer.index)
@@ -127,7 +127,7 @@ class Session:
     def _before(
         self, layer: HeadLayer, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Change what the projection reads."""
+        """Change the input of the projection."""
         if self._watcher.running is None or not self._of(layer, HeadChange):
             return None
         name = "" if args else "hidden_states"
@@ -138,12 +138,12 @@ class Session:
     def _behind(
         self, layer: HeadLayer, _: nn.Module, __: tuple[Any, ...], output: Tensor
     ) -> Tensor | None:
-        """Add to what the projection writes."""
+        """Add to the output of the projection."""
         added = self._added.pop(layer.index, None)
         return None if added is None else output + added.to(output).view(output.shape)
 
     def _after(self, layer: HeadLayer, _: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-        """Change the stream behind the block."""
+        """Change the stream after the block."""
         if self._watcher.running is None or not self._of(layer, InjectResidual):
             return None
         stream = output[0] if isinstance(output, tuple | list) else output
@@ -188,7 +188,7 @@ class Session:
 def _stack_of_blocks(model: Readable) -> nn.Module:
     """The module that runs the blocks one after the other.
 
-    It sees ids, mask and cache whoever calls it; some models (OPT) go past their base to it.
+    It gets ids, mask and cache from every caller; some models (OPT) bypass their base.
     """
     parts = model.layers[0].path.split(".")
     depth = next(i for i, part in enumerate(parts) if part.isdigit())
@@ -196,7 +196,7 @@ def _stack_of_blocks(model: Readable) -> nn.Module:
 
 
 def _both(output: HeadOutput, *, like: HeadOutput) -> Tensor:
-    """What the head holds and what is added to it, side by side."""
+    """The activation of the head and what is added to its output, concatenated."""
     if like.added is None:
         return output.z
     added = torch.zeros_like(like.added) if output.added is None else output.added
@@ -223,18 +223,18 @@ def intervene(
 ) -> Iterator[tuple[Touched, ...]]:
     """Change every forward pass of the model inside: a run, a capture, a generation, a reading.
 
-    Changes of one head are made in their order, those of an outer block first. Positions are those
-    of the whole text, also while generating with a cache. Without a cache each pass is a text of
-    its own, with an end of its own for negative positions to count from.
+    Changes of one head are applied in their order, those of an outer block first. Positions are
+    those of the whole text, also while generating with a cache. Without a cache each pass is a
+    separate text, and negative positions count from its end.
 
     Args:
-        may_do_nothing: for a search, in which a change that changes nothing is an answer.
+        may_do_nothing: for a search, where a change without effect is a valid result.
 
     Yields:
-        For each change, what it has done so far.
+        For each change, the record of what it has changed so far.
 
     Raises:
-        InterventionError: a change cannot be made; or, on leaving, one of them changed nothing.
+        InterventionError: a change cannot be made; or, on exit, one of them changed nothing.
     """
     changes = [changes] if isinstance(changes, Change) else list(changes)
     if not changes:
@@ -265,8 +265,8 @@ def mean_z(
 ) -> dict[int, Float[Tensor, "head d_head"]]:
     """By layer: the mean activation of each head over the tokens of a text.
 
-    Special tokens and the first one are left out: attention rests there, and what heads hold there
-    is unlike the rest (`saccade.interp.heads.model`).
+    Special tokens and the first one are left out: they are attention sinks, with activations
+    unlike all others (`saccade.interp.heads.model`).
 
     Args:
         ids: one batch of texts, or batches of a longer one.
@@ -283,7 +283,7 @@ def mean_z(
         n_tokens += int(real.sum())
     if not n_tokens:
         raise InterventionError(
-            "there is no text to take a mean over: only special or first tokens",
+            "there is no text to average over: only special or first tokens",
             hint="give texts of at least two tokens",
         )
     return {layer: (total / n_tokens).float() for layer, total in sums.items()}
@@ -298,7 +298,7 @@ def check_change(model: Readable, change: Change) -> None:
     if not isinstance(change, InjectResidual) and not 0 <= change.head < layer.n_heads:
         raise InterventionError(
             f"no head {change.head} in layer {change.layer}: it has heads 0-{layer.n_heads - 1}",
-            hint="heads are counted from 0, in each layer anew",
+            hint="heads are counted from 0 in each layer",
         )
     if change.positions is not None and not len(change.positions):
         raise InterventionError(

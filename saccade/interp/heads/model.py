@@ -47,7 +47,7 @@ NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 def show_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """One string for each id, with its leading space.
 
-    Bytes that are no text by themselves are shown as the tokenizer's own piece.
+    Bytes that are not valid text by themselves are shown as the tokenizer's own piece.
     """
     anchor = tokenizer("a", add_special_tokens=False).input_ids[-1:]
     start = _decode(tokenizer, anchor)
@@ -61,7 +61,7 @@ def _show(tokenizer: PreTrainedTokenizerBase, id_: int, anchor: list[int], start
         piece = None
     if piece is None:  # many models have more embedding rows than their tokenizer has tokens
         return f"<{id_}>"
-    # SentencePiece drops the space of a first token, so the token is decoded behind another one.
+    # SentencePiece drops the space of a first token, so the token is decoded after another one.
     text = _decode(tokenizer, [*anchor, id_])
     text = text.removeprefix(start) if text.startswith(start) else _decode(tokenizer, [id_])
     if text and NO_TEXT not in text:
@@ -77,29 +77,29 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a tokenizer adds to the tokens of a text, for prompts and corpora alike.
+    """The special tokens that a tokenizer adds to a text, for prompts and corpora alike.
 
-    Many tokenizers put a token of their own, usually BOS, before a text. A model trained with it
-    computes something else without it: on windows of WikiText-2 the perplexity of Gemma-3-270M is
-    three times as high. So every text that a model runs on, windows of a corpus included, begins
-    as the tokenizer begins a prompt.
+    Many tokenizers put a special token, usually BOS, before a text. A model trained with it
+    behaves differently without it: on windows of WikiText-2 the perplexity of Gemma-3-270M is
+    three times as high. So every text that a model runs on, windows of a corpus included, starts
+    as the tokenizer starts a prompt.
 
     The first token of a text and special tokens are attention sinks (Xiao et al., 2023,
-    https://arxiv.org/abs/2309.17453) with activations unlike all others. `is_text` tells which
-    positions remain without them: only these enter the statistics of lenses.
+    https://arxiv.org/abs/2309.17453) with activations unlike all others. `is_text` marks the
+    remaining positions: only these enter the statistics of lenses.
 
     >>> Encoding(prefix=(1,), special=frozenset({1, 2})).is_text(torch.tensor([[1, 7, 2, 7]]))
     tensor([[False,  True, False,  True]])
     """
 
     prefix: tuple[int, ...] = ()
-    """The token ids in front of every text; none for models without BOS."""
+    """The token ids before every text; none for models without BOS."""
     special: frozenset[int] = frozenset()
-    """The ids of all special tokens: BOS, end of text, padding and others of the tokenizer's."""
+    """The ids of all special tokens: BOS, end of text, padding and others."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
-        """What a tokenizer adds, found by trying it."""
+        """The encoding of a tokenizer, found by trying it."""
         if tokenizer is None:
             return cls()
         special = frozenset(int(each) for each in tokenizer.all_special_ids)
@@ -107,7 +107,7 @@ class Encoding:
 
     @property
     def n_skipped(self) -> int:
-        """How many positions at the start of every text are no text: the prefix, at least one."""
+        """Number of positions at the start of every text that are left out: at least one."""
         return max(1, len(self.prefix))
 
     def is_text(self, ids: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
@@ -117,7 +117,7 @@ class Encoding:
         return mask & ~torch.isin(ids, self._special.to(ids.device))
 
     def with_prefix(self, ids: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch longer_pos"]:
-        """Rows of text with the prefix in front of each."""
+        """Rows of text, each with the prefix prepended."""
         first = torch.tensor(self.prefix, dtype=ids.dtype, device=ids.device)
         return torch.cat([first.expand(len(ids), -1), ids], dim=1)
 
@@ -127,7 +127,7 @@ class Encoding:
 
 
 def _prefix(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The ids in front of the text's own. What a tokenizer puts behind a text is not wanted."""
+    """The ids before the text's own. Tokens that a tokenizer appends to a text are ignored."""
     whole = [int(each) for each in tokenizer("a").input_ids]
     plain = [int(each) for each in tokenizer("a", add_special_tokens=False).input_ids]
     starts = range(len(whole) - len(plain) + 1) if plain else ()
@@ -138,7 +138,7 @@ def _prefix(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
 def text_ids(
     tokenizer: PreTrainedTokenizerBase, encoding: Encoding, text: str
 ) -> Int[Tensor, "1 pos"]:
-    """The ids of one prompt: the prefix, then the text; nothing that would end it."""
+    """The ids of one prompt: the prefix, then the text, without an end-of-text token."""
     plain = tokenizer(text, add_special_tokens=False).input_ids
     return encoding.with_prefix(torch.tensor([plain], dtype=torch.long))
 
@@ -151,8 +151,8 @@ CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len")
 class LanguageModel:
     """A Hugging Face causal model, unmodified, whose heads have been found and checked.
 
-    Made by `open_model` or `wrap_model`. Layers and heads are counted from 0; a layer keeps the
-    number it has in the model even where others (state-space layers) have no heads.
+    Created by `open_model` or `wrap_model`. Layers and heads are counted from 0; a layer keeps its
+    number in the model even if others (state-space layers) have no heads.
     """
 
     name: str
@@ -162,22 +162,22 @@ class LanguageModel:
     unembedding: Unembedding
     final_norm: FinalNorm
     probe: tuple[float, ...]
-    """What the model computes on a few tokens, in nats: tells apart what weights and config do not,
-    such as another version of the model's code."""
+    """Entropies of the model on a few tokens, in nats: detects differences that weights and config
+    do not show, such as another version of the model's code."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells these weights and this config from any others."""
+        """Identifies these weights and this config."""
         return fingerprint_model(self.hf)
 
     @cached_property
     def tokenizer_fingerprint(self) -> str:
-        """Tells this tokenizer from any other."""
+        """Identifies this tokenizer."""
         return fingerprint_tokenizer(self._tokenizer())
 
     @property
     def encoding(self) -> Encoding:
-        """What the tokenizer adds to the tokens of a text."""
+        """The special tokens that the tokenizer adds to a text."""
         return self._encoding
 
     @cached_property
@@ -186,13 +186,13 @@ class LanguageModel:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """The tokens that the tokenizer puts in front of a prompt, as text; often BOS, or none."""
+        """The tokens that the tokenizer puts before a prompt, as text; often BOS, or none."""
         ids = self.encoding.prefix
         return tuple(self.tokens(ids)) if ids else ()
 
     def computes_alike(self, probe: Sequence[float]) -> bool:
-        """Whether a probe of an earlier time agrees with this model's, but for rounding."""
-        # A sum over the vocabulary of numbers with 8 bits (bfloat16) is off by about a hundredth.
+        """Whether a stored probe agrees with this model's, up to rounding."""
+        # In bfloat16, with 8 bits, a sum over the vocabulary is off by about a hundredth.
         is_exact = self.hf.dtype in (torch.float32, torch.float64)
         slack = 2e-3 if is_exact else 0.1
         pairs = zip(self.probe, probe, strict=False)
@@ -200,38 +200,38 @@ class LanguageModel:
 
     @property
     def n_layers(self) -> int:
-        """How many layers have heads."""
+        """Number of layers with heads."""
         return len(self.layers)
 
     @property
     def n_heads(self) -> int:
-        """How many heads there are in all layers together."""
+        """Number of heads in all layers together."""
         return sum(layer.n_heads for layer in self.layers)
 
     @property
     def d_model(self) -> int:
-        """Width of the final state."""
+        """Hidden size."""
         return int(self.unembedding.weight.shape[1])
 
     @property
     def d_vocab(self) -> int:
-        """How many tokens the logits are for (often more than the tokenizer has)."""
+        """Vocabulary size of the logits (often larger than the tokenizer's)."""
         return int(self.unembedding.weight.shape[0])
 
     @property
     def max_positions(self) -> int | None:
-        """The longest text the model was made for; None where its config sets no limit."""
+        """Context length in tokens; None if the config sets no limit."""
         config = self.hf.config.get_text_config(decoder=True)
         found = [getattr(config, name, None) for name in CONTEXT_NAMES]
         return next((n for n in found if isinstance(n, int) and n > 0), None)
 
     @property
     def device(self) -> torch.device:
-        """Where the ids of a text have to be."""
+        """The device for the token ids of a text."""
         return input_device(self.hf)
 
     def layer(self, index: int) -> HeadLayer:
-        """The heads of decoder layer ``index``; a `UsageError` where there is no such layer."""
+        """The heads of decoder layer ``index``; a `UsageError` if there is no such layer."""
         for layer in self.layers:
             if layer.index == index:
                 return layer
@@ -249,18 +249,18 @@ class LanguageModel:
         if not 0 <= head < n_heads:
             raise UsageError(
                 f"no head {head} in layer {layer}: {self.name} has heads 0-{n_heads - 1} there",
-                hint="heads are counted from 0, in each layer anew",
+                hint="heads are counted from 0 in each layer",
             )
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """The token ids of a prompt, with what the tokenizer puts in front of it (often BOS)."""
+        """The token ids of a prompt, with the special tokens before it (often BOS)."""
         if not text.strip():
             raise UsageError(f"the text is empty: {text!r}", hint="give at least one token")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(
-                f"the text is not Unicode: it holds half a character at {error.start}",
+                f"the text is not valid Unicode: it has a lone surrogate at {error.start}",
                 hint="give text in UTF-8",
             ) from error
         with quiet_transformers():
@@ -285,13 +285,13 @@ class LanguageModel:
             raise UsageError("the text has no tokens", hint="give at least one token")
         if int(ids.max()) >= most:
             raise UsageError(
-                f"the text holds {self.tokens([int(ids.max())])[0]!r}, which {self.name} cannot "
+                f"the text contains {self.tokens([int(ids.max())])[0]!r}, which {self.name} cannot "
                 f"read: its id is {int(ids.max())}, and the embedding has {most} rows",
-                hint="leave it out: it is a special token of a larger model",
+                hint="remove it: it is a special token of a larger model",
             )
 
     def tokens(self, ids: Int[Tensor, " n"] | Sequence[int]) -> list[str]:
-        """One string to show for each token id, with its leading space."""
+        """The text of each token id, with its leading space."""
         wanted = [int(id_) for id_ in ids]
         known = self._shown
         if new := [id_ for id_ in dict.fromkeys(wanted) if id_ not in known]:
@@ -300,7 +300,7 @@ class LanguageModel:
 
     @cached_property
     def _shown(self) -> dict[int, str]:
-        """Tokens that were shown before: all heads of a reading say much the same ones."""
+        """Cache of token texts: the heads of a reading predict largely the same tokens."""
         return {}
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
@@ -326,14 +326,14 @@ def open_model(
         name: None for the default, `DEFAULT_MODEL`.
         dtype: "float32", "bfloat16", "float16" or "auto" (the checkpoint's). float32 by default,
             or the checkpoint's with a ``device_map``.
-        device_map: where accelerate should put the parts of a model too large for one device.
+        device_map: where accelerate puts the parts of a model too large for one device.
         taps: a regular expression for the paths of the attention's output projections, where the
-            usual rule fails. Whether their inputs are separate heads is then taken on trust.
-        trust_remote_code: run the Python code that the model brings with it. Without it such code
-            never runs, and nobody is asked.
+            usual rule fails. Whether their inputs are separate heads is then not checked.
+        trust_remote_code: run the Python code that comes with the model. Without it such code
+            never runs, and there is no prompt.
 
     Raises:
-        ModelError: there is no such model, it is not causal, or its heads cannot be told apart.
+        ModelError: there is no such model, it is not causal, or its heads cannot be separated.
     """
     name = DEFAULT_MODEL if name is None else name
     hf, tokenizer = load_model(
@@ -351,7 +351,7 @@ def wrap_model(
 ) -> LanguageModel:
     """Find and check the heads of a model that is already loaded.
 
-    The model itself stays as it is, but for being set to evaluation without gradients.
+    The model itself is not changed, except that it is set to evaluation mode without gradients.
     """
     if getattr(hf.config, "is_encoder_decoder", False):
         refuse_other_kinds(hf.config, name)

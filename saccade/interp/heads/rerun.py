@@ -1,4 +1,4 @@
-"""Run a model again from one layer on, with what the heads of that layer hold changed."""
+"""Rerun a model from one layer on, with changed activations of the heads of that layer."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class _Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Rerun:
-    """The rest of a model from one layer on, ready for what its heads might have held instead.
+    """The rest of a model from one layer on, to be rerun with other activations of its heads.
 
-    Changing one head needs only the layers after it. Each block is called again as it was called in
-    the recorded run, with the stream that now reaches it; nothing is known about the family. Where
-    that does not give the recorded end (a family that does more between its blocks), the whole
-    model is run instead: the same figures, later.
+    Changing one head needs only the layers after it. Each block is called again as in the recorded
+    run, with the changed stream; nothing depends on the model family. Where that does not
+    reproduce the recorded final state (a family with more computation between its blocks), the
+    whole model is run instead: same results, slower.
     """
 
     at: HeadLayer
     ids: Int[Tensor, "batch pos"]
     z: Float[Tensor, "batch pos head d_head"]
-    """What the heads of the layer held in the recorded run."""
+    """The activations of the layer's heads in the recorded run."""
     final: Float[Tensor, "batch pos d_model"]
     """The final normed state of the recorded run."""
     final_residual: Float[Tensor, "batch pos d_model"]
-    """What entered the final norm."""
+    """The input of the final norm."""
     is_short: bool
     """Whether only the later layers are run."""
     _hf: PreTrainedModel
@@ -85,7 +85,7 @@ class Rerun:
     def with_heads(
         self, z: Float[Tensor, "batch pos head d_head"]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The final normed state, had the heads of the layer held ``z``."""
+        """The final normed state with ``z`` as the activations of the layer's heads."""
         with _holding(self.at.projection, z):
             if not self.is_short:
                 return run_base(self._hf, self.ids)
@@ -115,7 +115,7 @@ def _record(
     kwargs: dict[str, Any],
 ) -> None:
     rest = {k: v for k, v in kwargs.items() if k != "hidden_states"}
-    if not calls:  # of the later blocks the stream is computed anew
+    if not calls:  # for the later blocks the stream is recomputed
         entered.append(args[0] if args else kwargs["hidden_states"])
     calls.append(_Call(block, args[1:], rest))
 

@@ -1,4 +1,4 @@
-"""The way from a head to the tokens: what stands between a projection, the stream and the end."""
+"""The path from a head to the logits: post-norm, multiplier, final norm, unembedding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Unembedding:
     """The map from the final normed state to the model's logits.
 
     ``logits = softcap * tanh((weight @ final + bias) * scale / softcap)``; models without a
-    soft-cap (all but Gemma 2 and its kin) stop before the tanh. The scale is Cohere's
+    soft-cap (all but Gemma 2 and similar) stop before the tanh. The scale is Cohere's
     ``logit_scale`` or Granite's ``1 / logits_scaling``.
 
     >>> unembedding = Unembedding(weight=torch.eye(3), bias=None, scale=0.5, softcap=None)
@@ -69,7 +69,7 @@ class Unembedding:
     def linear(
         self, part: Float[Tensor, "*batch d_model"], *, tokens: Int[Tensor, " token"] | None = None
     ) -> Float[Tensor, "*batch n"]:
-        """The share of the logits that a part of the final state has: no bias, no soft-cap."""
+        """The contribution of a part of the final state to the logits: no bias, no soft-cap."""
         weight = self.weight if tokens is None else self.weight[tokens.to(self.weight.device)]
         logits = part.to(weight) @ weight.T
         return logits if self.scale == 1.0 else logits * self.scale
@@ -80,13 +80,13 @@ def find_unembedding(hf: PreTrainedModel, trial: Trial) -> Unembedding:
     """The unembedding of a model; scale and soft-cap are the config's, tried on a short text.
 
     Where none of the config's numbers gives the model's logits, the scale is measured from them;
-    `saccade.interp.heads.checks.check_logits` has the last token.
+    `saccade.interp.heads.checks.check_logits` verifies the result.
     """
     head = hf.get_output_embeddings()
     if head is None or getattr(head, "weight", None) is None or head.weight.dim() != 2:
         raise ModelError(
             f"this {hf.config.model_type} model has no output embedding to turn states into tokens",
-            hint="open the checkpoint of a causal language model, not of its bare base",
+            hint="open the checkpoint of a causal language model, not of its base model",
         )
     final, expected = trial.final, trial.logits
     if final.shape[-1] != head.weight.shape[1]:
@@ -109,7 +109,7 @@ def find_unembedding(hf: PreTrainedModel, trial: Trial) -> Unembedding:
 
 
 def _values(head: nn.Module, name: str) -> Tensor | None:
-    """A parameter; where accelerate keeps it elsewhere, the values behind the placeholder."""
+    """A parameter; if accelerate has offloaded it, the values behind the placeholder."""
     parameter = getattr(head, name, None)
     if parameter is None or parameter.device.type != "meta":
         return parameter
@@ -175,9 +175,9 @@ def find_final_norm(hf: PreTrainedModel, trial: Trial) -> FinalNorm:
 def follow_to_stream(hf: PreTrainedModel, layers: Sequence[HeadLayer]) -> tuple[HeadLayer, ...]:
     """Find the norm and the multiplier between each projection and the residual stream.
 
-    Nothing is known by name: a run shows which norm reads what the projection wrote, and a second
-    run, with that output nudged, by which factor the nudge arrives in the stream. One layer of
-    each kind is tried.
+    Nothing is identified by name: a run shows which norm reads the output of the projection, and
+    a second run, with that output perturbed, by which factor the perturbation arrives in the
+    stream. One layer of each kind is tried.
     """
     routes: dict[Any, tuple[str | None, float, bool]] = {}
     followed = []
@@ -240,7 +240,7 @@ def _record(hf: PreTrainedModel, layer: HeadLayer, *, nudge: Tensor | None) -> d
 
 
 def _post_norm(layer: HeadLayer, seen: dict[str, Tensor]) -> tuple[str | None, FrozenNorm | None]:
-    """The norm that reads exactly what the projection wrote, if there is one."""
+    """The norm whose input is exactly the output of the projection, if there is one."""
     d_model = seen["wrote"].shape[-1]
     for path, module in layer.block.named_modules():
         reads = seen.get(f"in:{path}")
@@ -252,7 +252,7 @@ def _post_norm(layer: HeadLayer, seen: dict[str, Tensor]) -> tuple[str | None, F
 
 
 def _normed_by_its_block(layer: HeadLayer, seen: dict[str, Tensor]) -> bool:
-    """Whether the block ends in a norm, so that the stream is not a sum of what was written."""
+    """Whether the block ends in a norm, so that the stream is not a sum of outputs."""
     for path, module in layer.block.named_modules():
         is_norm = "norm" in type(module).__name__.lower() and f"out:{path}" in seen
         if is_norm and _same(seen[f"out:{path}"], seen["block"]):
@@ -261,7 +261,7 @@ def _normed_by_its_block(layer: HeadLayer, seen: dict[str, Tensor]) -> bool:
 
 
 def _tidy(factor: float, hf: PreTrainedModel) -> float:
-    """The measured factor, replaced by the config's own number where they are the same."""
+    """The measured factor, replaced by the config's number if they agree."""
     config = hf.config.get_text_config(decoder=True)
     for known in (1.0, getattr(config, "residual_multiplier", None)):
         if isinstance(known, int | float) and abs(factor - known) < 1e-2 * abs(known):
@@ -288,7 +288,7 @@ def _put(into: dict[str, Tensor], key: str, ids: Tensor | None, tensor: Any) -> 
         into[key] = tensor.clone()
 
 
-# What a head adds directly to the final state and to the logits.
+# The direct contribution of a head to the final state and to the logits.
 
 
 @torch.no_grad()
@@ -299,14 +299,14 @@ def direct_states(
     *,
     positions: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch pos head d_model"]:
-    """What each head of a layer adds directly to the final normed state.
+    """The direct contribution of each head of a layer to the final normed state.
 
     Every norm on the way keeps the scale it had in this run, so that the heads add up.
     """
     at = model.layer(layer)
     if captured.final_residual is None or layer not in captured.z:
         raise UsageError(
-            f"this capture does not hold what layer {layer}'s heads add to the final state",
+            f"this capture does not hold the contribution of layer {layer} to the final state",
             hint=f"capture with residual=True and layers that include {layer}",
         )
     if not at.reaches_stream:
@@ -332,10 +332,10 @@ def direct_logits(
     *,
     positions: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch pos head"]:
-    """Direct logit attribution: what each head of a layer adds to the logit of a token.
+    """Direct logit attribution: the contribution of each head of a layer to the logit of a token.
 
     Elhage et al., 2021, "A Mathematical Framework for Transformer Circuits". The frozen norms keep
-    the sum over all parts equal to the logit; a soft-cap, being no sum, is left out.
+    the sum over all parts equal to the logit; a soft-cap is not linear and is left out.
 
     Args:
         tokens: one id for each row and each of ``positions``.

@@ -1,4 +1,4 @@
-"""Where the heads of a model can be read: the input of each attention's output projection."""
+"""The taps, where heads are read: the input of each attention's output projection."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from transformers import PreTrainedModel
 
 from saccade.errors import ModelError, UsageError
 
-# A norm whose scale can be held still, so that the parts of its input add up in its output.
+# A norm whose scale can be frozen, so that the parts of its input add up in its output.
 
 
 @dataclass(frozen=True)
 class FrozenNorm:
-    """A LayerNorm, RMSNorm or one of their variants, known only by what it does.
+    """A LayerNorm, RMSNorm or one of their variants, identified by calling it.
 
-    Every such norm is ``gain * scale(x) * (x - mean(x)) + bias``, where ``scale`` is one number a
-    position and the mean is left out by RMSNorm. Taking ``scale`` from the whole residual stream
+    Every such norm is ``gain * scale(x) * (x - mean(x)) + bias``, where ``scale`` is one number per
+    position and RMSNorm omits the mean. Taking ``scale`` from the whole residual stream
     makes the rest linear ("frozen layer norm" of Elhage et al., 2021, "A Mathematical Framework for
     Transformer Circuits"), so that the parts written by single heads add up.
 
@@ -51,13 +51,13 @@ class FrozenNorm:
         Args:
             part: any part of ``whole``; parts that sum to ``whole`` give parts that sum to
                 ``normed(whole) - bias``.
-            whole: what entered the norm. Axes of size 1 are spread over those of ``part``.
+            whole: the input of the norm. Axes of size 1 are broadcast to those of ``part``.
         """
         gain = self.gain.to(part.device)
         return self._centre(part.float()) * self.scale(whole).to(part.device) * gain
 
     def scale(self, whole: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
-        """The one number a position by which this norm stretches ``whole``."""
+        """The scale of this norm for ``whole``: one number per position."""
         direction = self._centre(whole.float()) * self.gain.to(whole.device)
         normed = self.module(whole).float().to(whole.device) - self.bias.to(whole.device)
         squared = direction.square().sum(-1, keepdim=True)
@@ -74,13 +74,13 @@ FinalNorm = FrozenNorm
 
 @torch.no_grad()
 def probe_norm(module: nn.Module, *, d_model: int, path: str = "the norm") -> FrozenNorm:
-    """Find out gain, bias and centring of a norm by calling it.
+    """Determine gain, bias and centring of a norm by calling it.
 
     Raises:
-        ModelError: it is not of the form that `FrozenNorm` describes.
+        ModelError: it does not have the form that `FrozenNorm` describes.
     """
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    is_offloaded = device.type == "meta"  # accelerate brings its weights when it is called
+    is_offloaded = device.type == "meta"  # accelerate loads its weights when it is called
     device = torch.device("cpu") if is_offloaded else device
     # Half-precision weights would round the gain; a norm is small enough to copy.
     exact = module if is_offloaded else copy.deepcopy(module).float()
@@ -118,10 +118,10 @@ HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_q_h
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """The heads of one decoder layer, and the way from them to the residual stream.
+    """The heads of one decoder layer, and the path from them to the residual stream.
 
-    ``z``, the input of ``projection``, is ``n_heads`` blocks of ``d_head``. What the projection
-    writes goes through ``post_norm`` (Gemma 2, OLMo 2) and is multiplied by ``multiplier``
+    ``z``, the input of ``projection``, is ``n_heads`` blocks of ``d_head``. The output of the
+    projection goes through ``post_norm`` (Gemma 2, OLMo 2) and is multiplied by ``multiplier``
     (Granite) before it is added to the residual stream.
     """
 
@@ -135,19 +135,20 @@ class HeadLayer:
     post_norm: FrozenNorm | None = None
     multiplier: float = 1.0
     reaches_stream: bool = True
-    """False where the stream itself is normed after each addition: no direct path to the tokens."""
+    """False if the stream itself is normed after each addition: no direct path to the logits."""
 
 
 def find_taps(hf: PreTrainedModel, pattern: str | None = None) -> tuple[HeadLayer, ...]:
     """Find the output projection of every attention layer, in order of depth.
 
-    The rule: a module named as output projections are, under one named as attention is.
+    The rule: a module with the name of an output projection, inside one with the name of an
+    attention.
 
     Args:
         pattern: a regular expression that the whole module path must match, instead of the rule.
 
     Raises:
-        UsageError: the pattern is no regular expression.
+        UsageError: the pattern is not a regular expression.
         ModelError: nothing matches, or a projection cannot be split into heads.
     """
     modules: dict[str, nn.Module] = dict(hf.named_modules())
@@ -155,7 +156,7 @@ def find_taps(hf: PreTrainedModel, pattern: str | None = None) -> tuple[HeadLaye
         wanted = None if pattern is None else re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"`taps` is no regular expression: {pattern!r}: {error}",
+            f"`taps` is not a regular expression: {pattern!r}: {error}",
             hint="give a pattern such as r'model\\.layers\\.\\d+\\.self_attn\\.o_proj'",
         ) from error
     paths = [p for p in modules if (wanted.fullmatch(p) if wanted else _fits(p, modules))]
@@ -175,7 +176,7 @@ def _fits(path: str, modules: dict[str, nn.Module]) -> bool:
 
 
 def _attention_path(path: str) -> str:
-    """The nearest module above that is named as attention is; else the parent."""
+    """The nearest module above with the name of an attention; else the parent."""
     above = path.split(".")[:-1]
     depths = [depth for depth, part in enumerate(above, start=1) if ATTENTION.search(part)]
     return ".".join(above[: depths[-1]] if depths else above)
@@ -204,7 +205,7 @@ def _head_layer(path: str, modules: dict[str, nn.Module], hf: PreTrainedModel) -
 
 
 def in_features(projection: nn.Module, path: str) -> int:
-    """The width that a Linear, Conv1D or quantised projection reads."""
+    """The input width of a Linear, Conv1D or quantised projection."""
     if isinstance(width := getattr(projection, "in_features", None), int):
         return width
     if isinstance(width := getattr(projection, "nx", None), int):  # transformers' Conv1D
@@ -217,7 +218,7 @@ def in_features(projection: nn.Module, path: str) -> int:
 
 def _count_heads(attention: nn.Module, hf: PreTrainedModel, width: int, path: str) -> int:
     config = hf.config.get_text_config(decoder=True)
-    # The layer's own token comes first: head counts and sizes may differ from layer to layer.
+    # The layer's own setting comes first: head counts and sizes may differ between layers.
     counts = [getattr(attention, name, None) for name in HEAD_COUNTS]
     counts.append(getattr(config, "num_attention_heads", None))
     sizes = [getattr(attention, name, None) for name in ("v_head_dim", "head_dim")]
@@ -226,14 +227,14 @@ def _count_heads(attention: nn.Module, hf: PreTrainedModel, width: int, path: st
         if isinstance(count, int) and count > 0 and width % count == 0:
             return count
     raise ModelError(
-        f"{path} reads {width} features, which {type(attention).__name__} does not say how to "
-        "split into heads",
+        f"{path} reads {width} features, and {type(attention).__name__} does not define how to "
+        "split them into heads",
         hint="this model type is not supported; please report it",
     )
 
 
 def signature(layer: HeadLayer) -> tuple[Any, ...]:
-    """Equal for layers that are built alike, so that one of them can be tried for all."""
+    """Equal for layers of the same structure, so that one of them can be tried for all."""
     shapes = [(name, type(m).__name__) for name, m in layer.block.named_modules()]
     widths = [(name, tuple(p.shape)) for name, p in layer.attention.named_parameters()]
     return (layer.n_heads, layer.d_head, tuple(shapes), tuple(widths))

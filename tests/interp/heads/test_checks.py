@@ -34,7 +34,7 @@ def test_bitnet_mixes_its_heads_before_the_projection():
     with pytest.raises(ModelError) as error:
         wrap_model(tiny("bitnet"), None, name="bitnet")
     assert "o_proj does not read separate heads" in str(error.value)
-    assert "16 features of v_proj move heads 0, 1, 2, 3, 4, 5 together" in str(error.value)
+    assert "16 features of v_proj change heads 0, 1, 2, 3, 4, 5 together" in str(error.value)
     assert "attn_sub_norm" in str(error.value)
     assert "`taps`" in error.value.hint
 
@@ -55,7 +55,7 @@ def test_heads_that_no_value_moves_are_refused():
     hf = build(tiny("llama").config)
     projection = hf.model.layers[0].self_attn.o_proj
     projection.register_forward_pre_hook(lambda _, args: torch.zeros_like(args[0]))
-    with pytest.raises(ModelError, match="head 0 should move with the values of its attention"):
+    with pytest.raises(ModelError, match="head 0 should change with the values of its attention"):
         wrap_model(hf, None, name="silent")
 
 
@@ -64,7 +64,7 @@ def test_a_projection_that_is_not_linear_is_refused():
     projection = hf.model.layers[1].self_attn.o_proj
     projection.register_forward_hook(lambda _, __, output: output * output)
     with pytest.raises(
-        ModelError, match="6 heads should sum to what it writes, but they differ by"
+        ModelError, match="6 heads should sum to its output, but they differ by"
     ):
         wrap_model(hf, None, name="squared")
 
@@ -190,7 +190,7 @@ def test_heads_that_keep_their_values_apart_pass(change):
 
 @pytest.mark.parametrize("change", MIXED.values(), ids=MIXED)
 def test_heads_that_mix_their_values_are_refused(change):
-    with pytest.raises(ModelError, match=r"separate heads.*move heads .* together$"):
+    with pytest.raises(ModelError, match=r"separate heads.*change heads .* together$"):
         wrap_model(changed_before_the_projection(change), None, name="mixed")
 
 

@@ -88,7 +88,7 @@ def test_weights_whose_sum_overflows_are_finite(wrapped):
         (lambda _, w: (9 * w).to(torch.int8), "is stored as I8, not as floating-point numbers"),
         (lambda _, w: w > 0, "is stored as BOOL, not as floating-point numbers"),
         (lambda _, w: w * 0, "the input embedding of this llama model is all zero"),
-        (lambda _, w: w * 1e36, "overflows in float32: what it makes of a short text is all zero"),
+        (lambda _, w: w * 1e36, "overflows in float32: its output on a short text is all zero"),
     ],
     ids=["int64", "int8", "bool", "zero", "huge"],
 )
@@ -136,7 +136,7 @@ def test_a_config_that_does_not_fit_its_weights_is_told_in_a_line(folder, change
 
 def test_a_broken_pattern_of_taps_is_refused(folder):
     for pattern in ("[", "(?P<", "*"):
-        with pytest.raises(UsageError, match="`taps` is no regular expression"):
+        with pytest.raises(UsageError, match="`taps` is not a regular expression"):
             open_model(folder, taps=pattern)
 
 
@@ -163,7 +163,7 @@ def test_an_added_token_beyond_the_embedding_is_refused_only_where_a_text_holds_
 
 
 def test_text_that_is_not_unicode_is_refused(stories):
-    with pytest.raises(UsageError, match="half a character at 5"):
+    with pytest.raises(UsageError, match="a lone surrogate at 5"):
         stories.encode("Once \ud800 upon")
 
 

@@ -24,9 +24,9 @@ ONES = torch.ones(10)
     ("change", "message"),
     [
         (Scale(1, 2, 1.0), "a factor of 1 changes nothing"),
-        (Scale(1, 2, float("nan")), "the factor is no number: nan"),
+        (Scale(1, 2, float("nan")), "the factor is not finite: nan"),
         (InjectHead(1, 2, ONES, 0.0), "a strength of 0 changes nothing"),
-        (InjectResidual(1, torch.ones(48), float("inf")), "the strength is no number: inf"),
+        (InjectResidual(1, torch.ones(48), float("inf")), "the strength is not finite: inf"),
         (InjectResidual(1, torch.full((48,), float("nan"))), "values that are no numbers"),
         (Ablate(1, 6), "no head 6 in layer 1: it has heads 0-5"),
         (Ablate(1, -1), "no head -1 in layer 1"),
@@ -51,7 +51,7 @@ def test_a_change_that_cannot_be_made_is_refused_before_the_model_runs(llama, ch
         (Ablate(1, 2, positions=[3, 11]), "at layer 1 head 2 never reached position 11"),
         (Ablate(1, 2, positions=[-12]), "never reached position -12: no text was that long"),
         (InjectResidual(1, torch.zeros(48)), "InjectResidual at layer 1 changed nothing"),
-        (Ablate(1, 2, rows=[2]), "changed nothing: what it put there was there before"),
+        (Ablate(1, 2, rows=[2]), "changed nothing: its value equals the activation"),
     ],
 )
 def test_a_change_that_changed_nothing_raises_on_leaving(llama, ids, change, message):
@@ -112,5 +112,5 @@ def test_values_for_another_number_of_texts_are_refused(llama, ids):
 
 
 def test_there_is_no_mean_over_no_text(llama):
-    with pytest.raises(InterventionError, match="no text to take a mean over"):
+    with pytest.raises(InterventionError, match="no text to average over"):
         mean_z(llama, [])

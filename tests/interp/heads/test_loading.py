@@ -292,7 +292,7 @@ def test_the_dtype_of_the_checkpoint_is_taken_where_it_is_asked_for(saved, tmp_p
     assert open_model(tmp_path / "half", dtype="auto").hf.dtype == torch.bfloat16
     with pytest.raises(UsageError, match="unknown dtype 'xyz'") as error:
         open_model(saved, dtype="xyz")
-    assert error.value.hint == "leave it out for float32"
+    assert error.value.hint == "omit it for float32"
 
 
 def test_an_encoder_decoder_model(tmp_path):

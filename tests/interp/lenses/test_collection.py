@@ -117,7 +117,7 @@ def test_a_truncated_file_is_refused(stories, folder, file):
     whole = (folder / file).read_bytes()
     (folder / file).write_bytes(whole[:-7])
     message = refused(folder, stories)
-    assert f"{file} is cut short or changed: expected {len(whole)} bytes" in message
+    assert f"{file} is truncated or changed: expected {len(whole)} bytes" in message
 
 
 def test_a_tampered_file_is_refused(stories, folder):

@@ -88,7 +88,7 @@ def test_a_damaged_or_foreign_one_is_refused(saved):
     del manifest["state"]["mood"]
     (saved / "manifest.json").write_text(json.dumps(manifest))
     (saved / "weights.safetensors").write_bytes(b"short")
-    with pytest.raises(StoreError, match="is cut short or changed"):
+    with pytest.raises(StoreError, match="is truncated or changed"):
         load_checkpoint(saved)
 
 
