@@ -47,7 +47,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gptj": {**GPT, "rotary_dim": 4},
     "gpt_neox": {**PLAIN, "use_parallel_residual": True},
     "gpt_neox-sequential": {**PLAIN, "use_parallel_residual": False},
-    "opt": {**PLAIN, "ffn_dim": 53, "token_embed_proj_dim": 42},
+    "opt": {**PLAIN, "ffn_dim": 53, "word_embed_proj_dim": 42},
     "bloom": {"hidden_size": 42, "n_head": 3, "n_layer": LAYERS},
     "llama": GROUPED,
     "llama-biased": {**GROUPED, "attention_bias": True},
