@@ -1,0 +1,1 @@
+"""What heads do: exact effects of interventions, for all heads at once."""
