@@ -1,9 +1,9 @@
-"""Measure what memory injection does for two-hop questions; prints JSON.
+"""Measure the effect of memory injection on two-hop questions; prints JSON.
 
     python bench/two_hops.py [--model NAME] [--layers 9,12] [--lens FOLDER] [--corpus FILE]
 
 The questions are those of saccade/interp/studies/data/two_hops.json whose single hops the model
-knows. What is injected where is chosen on each half of them, by bridge, and judged on the other.
+knows. The setting is chosen on one half of them, split by bridge, and evaluated on the other.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ from saccade.interp.studies.head_rank import reference_text
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--layers", help="with commas; every third without it")
-    parser.add_argument("--lens", help="a folder; the heads its lenses point to are tried too")
-    parser.add_argument("--most-cost", type=float, default=MOST_COST, help="share of perplexity")
-    parser.add_argument("--corpus", help="unrelated text; the model's own without it")
+    parser.add_argument("--layers", help="comma-separated; default: every third")
+    parser.add_argument(
+        "--lens",
+        help="a folder of lenses; also tries the heads whose lenses most predict the bridge",
+    )
+    parser.add_argument(
+        "--most-cost",
+        type=float,
+        default=MOST_COST,
+        help="maximum relative increase of the perplexity of unrelated text",
+    )
+    parser.add_argument("--corpus", help="unrelated text; default: text that the model generates")
     parser.add_argument("--rows", type=int, default=16, help="windows of unrelated text")
-    parser.add_argument("--window", type=int, default=128, help="tokens in each")
+    parser.add_argument("--window", type=int, default=128, help="tokens per window")
     given = parser.parse_args()
     start = time.monotonic()
     model = open_model(given.model)
