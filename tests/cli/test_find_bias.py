@@ -39,7 +39,7 @@ def test_the_table_and_the_heat_map(saccade, given, tmp_path):
     png = tmp_path / "bias.png"
     code, printed, _ = saccade("find-bias", *given, "--words", "she,her", "--png", png)
     assert code == 0 and png.read_bytes().startswith(b"\x89PNG")
-    assert "Mass on she, her" in printed and "less mass" not in printed
+    assert "Mass on she, her" in printed and "minus mass" not in printed
     assert "would be by chance" in " ".join(printed.split())
 
 

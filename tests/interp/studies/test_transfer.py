@@ -43,7 +43,7 @@ def test_a_lens_of_a_layer_that_writes_alike_costs_nothing_there(stories, story_
     sample = held_out_of(story_lenses, unseen).sample
     mean = {at: sample.z[at].mean(0) for at in (home, away)}
     lens = copy.deepcopy(story_lenses.by_layer[away])
-    # What head h of layer 0 would have to hold, read back into what head h of layer 2 holds.
+    # The activation of head h of layer 0 that writes the same as that of head h of layer 2.
     through = writes[home] @ torch.linalg.pinv(writes[away])  # [head, d_head, d_head]
     own = story_lenses.by_layer[home]
     lens.weight.data.copy_(torch.linalg.solve(through, own.weight.data))

@@ -1,4 +1,4 @@
-"""What can be set about a measurement of fidelity. Without torch, so that `--help` is quick."""
+"""Options of a measurement of fidelity. Without torch, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from saccade.store.schema import Seed
 
 @dataclass(frozen=True, kw_only=True)
 class FidelityConfig:
-    """How much text the heads are tried on, and in how many directions."""
+    """How much text heads are measured on, and in how many directions."""
 
     windows: int = 32
-    """How many windows of text each head is removed and resampled on."""
+    """Number of windows of text on which each head is ablated and resampled."""
     window: int = 32
-    """How many tokens each has."""
+    """Tokens per window."""
     basis_windows: int = 4
-    """On how many of them the directions of the causal basis are tried."""
+    """Number of these windows on which the directions of the causal basis are measured."""
     directions: int = 64
-    """How many directions of each head, at most as many as it has; 0 leaves the basis out."""
+    """Number of directions per head, at most d_head; 0 skips the causal basis."""
     control: int = 16
-    """How many random directions, as a control."""
+    """Number of random directions per head, as a control."""
     seed: Seed = 0
-    """Of everything that is drawn at random."""
+    """Seed of all random draws."""
