@@ -91,7 +91,7 @@ def test_the_interval_is_that_of_drawing_pairs_one_after_the_other():
         assert found.at(site) == pytest.approx(expected)
 
 
-def test_every_figure_is_what_its_definition_says(stories, lenses):
+def test_every_metric_agrees_with_its_definition(stories, lenses):
     found = find_bias(lenses, SHE, PAIRS, against=HE, config=BiasConfig(ablate=2, draws=100))
     sides = []
     for prompts in PAIRS:
