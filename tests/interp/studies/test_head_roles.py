@@ -172,7 +172,7 @@ def reader_of_tokens():
     tokens = {token for shape in SHAPES for token in shape.split() if "{" not in token}
     tokens |= {*NAMES, *PLACES, *THINGS, *(f"{place}," for place in PLACES), "[unknown]"}
     vocabulary = {token: n for n, token in enumerate(sorted(tokens))}
-    backend = Tokenizer(models.TokenLevel(vocabulary, unk_token="[unknown]"))
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[unknown]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[unknown]")
     torch.manual_seed(3)
