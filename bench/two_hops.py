@@ -3,8 +3,7 @@
     python bench/two_hops.py [--model NAME] [--layers 9,12] [--lens FOLDER] [--corpus FILE]
 
 The questions are those of saccade/interp/studies/data/two_hops.json whose single hops the model
-knows. Memory and location are selected on one half of them, split by bridge, and evaluated on the
-other half, both ways.
+knows. The setting is chosen on one half of them, split by bridge, and evaluated on the other.
 """
 
 from __future__ import annotations
@@ -22,18 +21,21 @@ from saccade.interp.studies.head_rank import reference_text
 
 
 def main() -> None:
-    """Measure and print JSON."""
+    """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--layers", help="comma-separated. Default: every third")
-    parser.add_argument("--lens", help="lens folder; also tries the heads its lenses select")
+    parser.add_argument("--layers", help="comma-separated; default: every third")
+    parser.add_argument(
+        "--lens",
+        help="a folder of lenses; also tries the heads whose lenses most predict the bridge",
+    )
     parser.add_argument(
         "--most-cost",
         type=float,
         default=MOST_COST,
-        help="largest increase of perplexity, as a share",
+        help="maximum relative increase of the perplexity of unrelated text",
     )
-    parser.add_argument("--corpus", help="unrelated text. Default: text of the model")
+    parser.add_argument("--corpus", help="unrelated text; default: text that the model generates")
     parser.add_argument("--rows", type=int, default=16, help="windows of unrelated text")
     parser.add_argument("--window", type=int, default=128, help="tokens per window")
     given = parser.parse_args()

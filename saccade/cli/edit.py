@@ -1,4 +1,4 @@
-"""`saccade edit`: change a model while it runs, and keep the change as a file."""
+"""`saccade edit`: change a model while it runs, and save the edit as a folder."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from saccade.interp.studies.edit.search import FoundEdit, SearchSpace, UnrelatedText
 
 
-# What `saccade edit` tells of an edit: what the model says without it and with it.
+# The report of `saccade edit`: predictions without the edit and with it.
 
-TOP = 5  # tokens of a prediction
+TOP = 5  # tokens shown per prediction
 
 
 def facts_of(
     model: LanguageModel, edit: Edit, prompt: str, *, token: int | None, say: int
 ) -> dict[str, Any]:
-    """The model's predictions after a prompt, and what it goes on with, before and after.
+    """The model's predictions after a prompt and its continuations, before and after.
 
     Args:
-        token: whose probability is told; without it, the token that is likeliest before.
+        token: whose probability is reported; default: the likeliest token before the edit.
     """
     from saccade.interp.studies.edit.edit_file import describe
     from saccade.interp.studies.prompts import go_on
@@ -72,7 +72,7 @@ def facts_of(
 
 
 def lines_of(facts: dict[str, Any]) -> str:
-    """The same for people."""
+    """The report as text."""
     from saccade.interp.lenses.reading_table import dotted
 
     done = ", ".join(facts["changes"])
@@ -113,69 +113,67 @@ saccade edit "The Eiffel Tower is located in the city of" --ablate 23.4 --ablate
 
 
 def edit(
-    prompt: Annotated[str, typer.Argument(help="What the model reads.")],
-    memory: Annotated[
-        str | None, typer.Option(help="Inject this token or text, that the model should think of.")
-    ] = None,
+    prompt: Annotated[str, typer.Argument(help="The prompt.")],
+    memory: Annotated[str | None, typer.Option(help="Token or text to inject.")] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            help="The token to raise; of a longer token, its first. Without it, the memory's own."
+            help="Token to promote; of a word of several tokens, the first. Default: the memory's."
         ),
     ] = None,
     form: Annotated[
         Literal["unembedding", "lens", "text"],
         typer.Option(
-            help="How the memory becomes a vector: its tokens through the unembedding, or through "
-            "a lens's inverse, or what the model holds after reading it as a text."
+            help="How the memory becomes a vector: its tokens through the unembedding, its tokens "
+            "through the inverse of a lens, or the activations after reading it as a text."
         ),
     ] = "unembedding",
     into: Annotated[
         str | None,
         typer.Option(
-            help="Inject into this head (9.8) or after this layer (9); without it, where "
-            "the lenses point."
+            help="Inject into this head (9.8) or after this layer (9). Default: the heads whose "
+            "lenses most predict the memory."
         ),
     ] = None,
     strength: Annotated[
         float | None,
-        typer.Option(help="Times what the place holds itself; searched for without it."),
+        typer.Option(help="Relative to the norm of the activation there. Default: searched for."),
     ] = None,
     ablate: Annotated[
-        list[str] | None, typer.Option(help="Ablate this head (9.8); again for more.")
+        list[str] | None, typer.Option(help="Ablate this head (9.8); can be repeated.")
     ] = None,
     by: Annotated[
         Literal["zero", "mean", "resample"],
         typer.Option(
-            help="What takes its place: nothing, its mean over a text, or what it held "
-            "at random places of that text."
+            help="Replace an ablated head by zero, by its mean over a text, or by its activations "
+            "at random positions of that text."
         ),
     ] = "zero",
     scale: Annotated[
-        list[str] | None, typer.Option(help="Scale this head (9.8=0.5); again for more.")
+        list[str] | None, typer.Option(help="Scale this head (9.8=0.5); can be repeated.")
     ] = None,
     patch: Annotated[
         list[str] | None,
-        typer.Option(help="Put what this head (9.8) holds in another prompt here; again for more."),
+        typer.Option(
+            help="Replace this head (9.8) by its activation in another prompt; can be repeated."
+        ),
     ] = None,
     other: Annotated[str | None, typer.Option("--from", help="The prompt to patch from.")] = None,
     at: Annotated[
         str | None,
         typer.Option(
-            help="Where: all (and what is generated), last, positions (3,-1), or tokens of the "
-            "prompt, for their last token. Without it, last for a memory and all for the rest."
+            help="Positions: all (and what is generated), last, numbers (3,-1), or words of the "
+            "prompt, for their last token. Default: last for a memory, all for other changes."
         ),
     ] = None,
-    load: Annotated[
-        Path | None, typer.Option(help="Apply an edit that was written before instead.")
-    ] = None,
+    load: Annotated[Path | None, typer.Option(help="Apply a saved edit instead.")] = None,
     say: Annotated[
-        int, typer.Option(help="Go on with so many tokens, with the edit and without.", min=0)
+        int, typer.Option(help="Generate this many tokens, with the edit and without.", min=0)
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the edit to this folder.")] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(help="Unrelated text; without it, some that the model writes itself."),
+        typer.Option(help="Unrelated text. Default: text that the model generates."),
     ] = None,
     lens: LensName = None,
     model: ModelName = None,
@@ -184,10 +182,10 @@ def edit(
 ) -> None:
     """Inject a memory into a model while it runs, or ablate, scale and patch its heads.
 
-    A memory goes where the lenses point to: the heads that already say most of it. How strongly
-    is searched for: what raises the token most while the perplexity of unrelated text rises by no
-    more than a hundredth. The weights stay as they are: an edit is a small folder, applied by
-    --load and by `saccade read --edit`.
+    A memory is injected into the heads whose lenses already predict it most. The strength is
+    searched for: the one that raises the token most while the perplexity of unrelated text rises
+    by at most 1 %. The weights are not modified: an edit is a small folder, applied by --load and
+    by `saccade read --edit`.
     """
     heads = [*(ablate or []), *(scale or []), *(patch or [])]
     _check(prompt, memory=memory, load=load, heads=heads, only_memory=[into, strength])
@@ -221,14 +219,14 @@ def edit(
     default_at = "all" if heads else "last"
     positions = read_positions(at if at is not None else default_at, prompt, opened)
     target = _target(opened, token, prompt)
-    told: dict[str, float] = {}
+    costs: dict[str, float] = {}
     if load is not None:
         edit = load_edit(load, opened)
     elif memory is not None:
         space = replace(space, positions=positions)
         found = _search(opened, prompt, memory, token=target, space=space, lens=lens, corpus=corpus)
         edit, target = found.edit, found.token
-        told = {"unrelated_perplexity": found.cost, "tried": found.n_tried}
+        costs = {"unrelated_perplexity": found.cost, "tried": found.n_tried}
     else:
         where = None if positions is None else tuple(positions)
         asked = [
@@ -240,9 +238,9 @@ def edit(
             *(AskedChange(kind="patch", layer=at, head=head, source=other) for at, head in patched),
         ]
         asked = [replace(each, positions=where) for each in asked]
-        edit, cost = _made(opened, prompt, asked, corpus)
-        told = {"unrelated_perplexity": cost}
-    facts = facts_of(opened, edit, prompt, token=target, say=say) | told
+        edit, cost = _edit_of(opened, prompt, asked, corpus)
+        costs = {"unrelated_perplexity": cost}
+    facts = facts_of(opened, edit, prompt, token=target, say=say) | costs
     if out is not None:
         edit.save(out)
         typer.echo(f"wrote {out}", err=True)
@@ -262,12 +260,12 @@ def _check(
             raise UsageError(f"the text is empty: {text!r}", hint="give at least one token")
     if sum([memory is not None, load is not None, bool(heads)]) != 1:
         raise UsageError(
-            "an edit is made from a memory, or of changes to heads, or loaded",
+            "expected one kind of edit: a memory, changes to heads, or a saved edit",
             hint="give one of --memory, --load, and --ablate, --scale or --patch",
         )
     if memory is None and any(each is not None for each in only_memory):
         raise UsageError(
-            "a place and a strength are those of a memory", hint="give --memory, or leave them out"
+            "--into and --strength apply to a memory only", hint="give --memory, or leave them out"
         )
 
 
@@ -296,9 +294,9 @@ def _search(
 
     needs_lenses = space.places is None or space.form == "lens"
     lenses = load_lenses(lens, model) if needs_lenses else None
-    if token is None:  # of a text, the last token is what it leads to
-        said = memory.rsplit(maxsplit=1)[-1] if space.form == "text" else memory
-        token = _target(model, said, prompt)
+    if token is None:  # the last word of a text is what the text leads to
+        word = memory.rsplit(maxsplit=1)[-1] if space.form == "text" else memory
+        token = _target(model, word, prompt)
     assert token is not None, "a memory has tokens"
     unrelated = _unrelated(model, corpus, space.positions)
     found = search_edit(
@@ -306,20 +304,21 @@ def _search(
     )
     if found.cost > MOST_COST:
         typer.echo(
-            f"note: no trial cost unrelated text at most {MOST_COST:.0%}; this is the cheapest",
+            f"note: every trial raised the perplexity of unrelated text by more than "
+            f"{MOST_COST:.0%}; this is the cheapest",
             err=True,
         )
     return found
 
 
-def _made(
+def _edit_of(
     model: LanguageModel, prompt: str, asked: Sequence[AskedChange], corpus: str | None
 ) -> tuple[Edit, float]:
     from saccade.interp.studies.edit.asked_edit import Elsewhere, make_change
     from saccade.interp.studies.edit.edit_file import edit_of
 
     @cache
-    def unrelated() -> UnrelatedText:  # it takes a while to write: misuse is told before
+    def unrelated() -> UnrelatedText:  # slow to generate, so misuse is refused before
         return _unrelated(model, corpus, asked[0].positions)
 
     elsewhere = Elsewhere(model, lambda: unrelated().ids)
@@ -334,5 +333,5 @@ def _unrelated(
     from saccade.interp.studies.head_rank import reference_text
 
     reach = -min(positions or [-1])
-    window = max(48, 2 * reach)  # so that as much is judged as comes before
+    window = max(48, 2 * reach)  # the cost is measured on the second half
     return UnrelatedText(model, reference_text(model, corpus, window=window))

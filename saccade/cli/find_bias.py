@@ -32,49 +32,49 @@ def find_bias(
         str,
         typer.Option(
             help="Words and prompts that come with saccade: pronouns, occupations or "
-            "nationalities; what is given below takes the place of its parts."
+            "nationalities. The options below override its parts."
         ),
     ] = "pronouns",
     words: Annotated[
         str | None,
-        typer.Option(help="Words with commas, a file with one a line, or a list by its name."),
+        typer.Option(help="Comma-separated words, a file with one per line, or a list by name."),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="Words to set against them; none for none.")
+        str | None, typer.Option(help="Words whose mass is subtracted; none for none.")
     ] = None,
     prompts: Annotated[
         str | None,
         typer.Option(
-            help="A file with a prompt a line; - for stdin. A line with {one|other} is a pair."
+            help="A file with one prompt per line; - for stdin. A line with {one|other} is a pair."
         ),
     ] = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     lens: LensName = None,
     ablate: Annotated[
-        int, typer.Option(help="Silence so many heads, the clearest, one at a time.", min=0)
+        int, typer.Option(help="Number of heads to ablate, the clearest, one at a time.", min=0)
     ] = 12,
     by: Annotated[
         Literal["mean", "zero"],
-        typer.Option(help="What a silenced head holds: its mean over the prompts, or zero."),
+        typer.Option(help="Replace an ablated head by its mean over the prompts, or by zero."),
     ] = "mean",
     draws: Annotated[
-        int, typer.Option(help="How often prompts are drawn again.", min=100, max=100_000)
+        int, typer.Option(help="Number of bootstrap draws.", min=100, max=100_000)
     ] = 2000,
     seed: Annotated[Seed, typer.Option(help="Seed of those draws.")] = 0,
-    heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
+    heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the differences, layers x heads.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the JSON to this file too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
     """Find the heads whose lens gives more to some words after one prompt than after its partner.
 
-    For each head: the mass of its lens on the words (less that on the words against them) after the
-    first and the second prompts, the difference with an interval, and how much of the model's own
-    difference goes when the head is silenced. A word of several tokens counts with its first token
-    under the lens times the rest under the model.
+    For each head: the mass of its lens on the words (minus that on the words against them) after
+    the first and the second prompts, the difference with an interval, and how much of the model's
+    own difference disappears when the head is ablated. The mass on a word of several tokens is the
+    lens's probability of the first times the model's probability of the rest.
     """
     refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
 
@@ -107,7 +107,7 @@ def find_bias(
 
 
 def _against(against: str | None, words: str | None, suite: Suite) -> list[str]:
-    """Other words than the suite's have nothing against them unless it is given."""
+    """Words given with --words have none against them unless --against is given."""
     from saccade.interp.studies.bias.bias_words import find_words
 
     if against == "none" or (against is None and words is not None):

@@ -36,33 +36,31 @@ def guard_fit(
     prompts: Annotated[
         str | None,
         typer.Argument(
-            help="A file with one ordinary prompt a line, plain or as JSON; - for stdin; prompts "
-            "that come with saccade without it."
+            help="A file with one ordinary prompt per line, plain or JSON; - for stdin. Default: "
+            "prompts that come with saccade."
         ),
     ] = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     lens: LensName = None,
     out: Annotated[
-        Path | None, typer.Option(help="A folder for the guard; in the cache without it.")
+        Path | None, typer.Option(help="Folder for the guard. Default: in the cache.")
     ] = None,
     n: Annotated[
-        int, typer.Option("--prompts", help="How many of the prompts that come with it.", min=20)
+        int, typer.Option("--prompts", help="Number of prompts if none are given.", min=20)
     ] = 800,
     false_alarms: Annotated[
         float, typer.Option(help="Share of ordinary prompts that may be reported.")
     ] = 0.05,
-    window: Annotated[
-        int, typer.Option(help="Tokens in a stretch; less than a sentence.", min=1)
-    ] = 9,
-    seed: Annotated[Seed, typer.Option(help="Of the requests that are put into prompts.")] = 0,
+    window: Annotated[int, typer.Option(help="Tokens per span; less than a sentence.", min=1)] = 9,
+    seed: Annotated[Seed, typer.Option(help="Seed of the inserted requests.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Fit a guard on ordinary prompts only: no attack has to be known.
+    """Fit a guard on ordinary prompts only: no attack is needed.
 
-    It learns what every head says, as lenses tell, over stretches of such prompts, and over
-    everyday requests that it puts into them itself; and where to set the alarm so that few ordinary
-    prompts are reported.
+    It is trained on the lens predictions of every head over spans of these prompts, and of copies
+    with an everyday request inserted; the threshold is set so that few ordinary prompts are
+    reported.
     """
     refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
 
@@ -102,23 +100,25 @@ saccade guard score - --json < prompts.jsonl | grep '"alarm": true'
 def guard_score(
     prompt: Annotated[
         str,
-        typer.Argument(help="A prompt; - takes one a line from stdin, plain or as JSON."),
+        typer.Argument(help="A prompt; - reads one per line from stdin, plain or JSON."),
     ],
     guard: GuardFolder = None,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     lens: LensName = None,
-    heads: Annotated[int, typer.Option(help="Heads to name in an alarm.", min=0)] = 3,
-    tokens: Annotated[int, typer.Option(help="Tokens a head.", min=1)] = 5,
+    heads: Annotated[int, typer.Option(help="Number of heads to show for an alarm.", min=0)] = 3,
+    tokens: Annotated[int, typer.Option(help="Number of tokens per head.", min=1)] = 5,
     batch: Annotated[
-        int, typer.Option(help="Prompts read at once; 1 answers each as it comes.", min=1)
+        int, typer.Option(help="Prompts per batch; 1 answers each immediately.", min=1)
     ] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON per prompt.")
+    ] = False,
 ) -> None:
-    """Score prompts with a guard; where it reports one, show which heads and tokens did it.
+    """Score prompts with a guard; for alarms, show the heads and tokens that contribute most.
 
-    An answer comes for every prompt, in order, as soon as its batch is read, so that the command
-    can stand in a stream.
+    Every prompt gets an answer, in order, as soon as its batch is read, so that the command works
+    in a pipe.
     """
     refuse_trusted_stdin(prompt, trust_remote_code=trust_remote_code)
     if not prompt.strip():
@@ -133,8 +133,8 @@ def guard_score(
     loaded = load_guard(guard, lenses)
     given: Iterable[str] = prompts_of(stdin_lines()) if prompt == STDIN else [prompt]
     n = 0
-    for portion in in_portions(given, batch):
-        for verdict in loaded.judge(portion, heads=heads, tokens=tokens):
+    for some in in_batches(given, batch):
+        for verdict in loaded.judge(some, heads=heads, tokens=tokens):
             typer.echo(verdict.to_json() if as_json else verdict.to_text())
             n += 1
         sys.stdout.flush()
@@ -157,15 +157,15 @@ def guard_eval(
         int,
         typer.Option("--prompts", help="Prompts of each kind in each part.", min=10, max=10_000),
     ] = 300,
-    seed: Annotated[Seed, typer.Option(help="Of the prompts that are made.")] = 1,
+    seed: Annotated[Seed, typer.Option(help="Seed of the generated prompts.")] = 1,
     as_json: Json = False,
-    out: Annotated[Path | None, typer.Option(help="Write the JSON to this file too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Try a guard on ordinary and injected prompts whose templates and texts it has not seen.
+    """Evaluate a guard on ordinary and injected prompts with held-out templates and texts.
 
-    Shown beside it: the prompt's perplexity under the model, a bag of words that was trained with
-    attacks of other templates, one that was trained on what the guard is fitted on, and the length
-    of the prompt, which is matched and tells nothing.
+    Baselines: the prompt's perplexity under the model, a bag of words trained with attacks of other
+    templates, one trained on the data of the guard, and the length of the prompt, which is matched
+    and uninformative.
     """
     from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
@@ -190,22 +190,22 @@ def guard_eval(
     Console(highlight=False).print(found.to_table())
 
 
-def in_portions(prompts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """So many prompts at a time, each portion as soon as it is whole.
+def in_batches(prompts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Prompts in batches of ``size``, each as soon as it is complete.
 
-    >>> [len(portion) for portion in in_portions(["a", "b", "c"], 2)]
+    >>> [len(some) for some in in_batches(["a", "b", "c"], 2)]
     [2, 1]
     """
-    portion: list[str] = []
+    some: list[str] = []
     try:
         for prompt in prompts:
-            portion.append(prompt)
-            if len(portion) == size:
-                yield portion
-                portion = []
-    except UsageError:  # a line that is no prompt: those before it are still answered
-        if portion:
-            yield portion
+            some.append(prompt)
+            if len(some) == size:
+                yield some
+                some = []
+    except UsageError:  # an invalid line: the prompts before it are still answered
+        if some:
+            yield some
         raise
-    if portion:
-        yield portion
+    if some:
+        yield some

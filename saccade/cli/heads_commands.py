@@ -1,4 +1,4 @@
-"""`saccade heads`: rank heads for one prediction, and find the roles of all."""
+"""`saccade heads`: rank heads for one prediction, and score their roles."""
 
 from __future__ import annotations
 
@@ -26,39 +26,40 @@ saccade heads rank "When Mary and John met, John gave a book to" --token Mary --
 
 
 def heads_rank(
-    text: Annotated[str, typer.Argument(metavar="PROMPT", help="What the model reads.")],
+    text: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt.")],
     token: Annotated[
-        str, typer.Option(help="The token that should come next; of a longer token, its first.")
+        str, typer.Option(help="The next token to explain; of a word of several tokens, the first.")
     ],
     against: Annotated[
         str | None,
-        typer.Option(help="A token it is set against; the mean of all tokens without it."),
+        typer.Option(help="Token whose logit is subtracted. Default: the mean of all tokens."),
     ] = None,
     ablate: Annotated[
         Literal["mean", "zero", "resample"],
         typer.Option(
-            help="What takes a head's place: its mean over a text, nothing, or what it held at "
-            "random places of that text."
+            help="Replace a head by its mean over a text, by zero, or by its activations at random "
+            "positions of that text."
         ),
     ] = "mean",
     other: Annotated[
         str | None,
         typer.Option(
-            "--from", help="Put in what the heads hold in this prompt, of as many tokens, instead."
+            "--from",
+            help="Replace a head by its activations in this prompt, of the same number of tokens.",
         ),
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(help="The text of the mean; without it, some that the model writes itself."),
+        typer.Option(help="Text of the mean. Default: text that the model generates."),
     ] = None,
     shows_repair: Annotated[
         bool,
         typer.Option(
             "--self-repair",
-            help="Also ablate at the last token only, and show what later layers mend.",
+            help="Also ablate at the last token only, and show what later layers repair.",
         ),
     ] = False,
-    heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 12,
+    heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 12,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
@@ -66,11 +67,11 @@ def heads_rank(
         Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
     ] = None,
 ) -> None:
-    """Rank the heads of a model by what they do for a token.
+    """Rank the heads of a model by their effect on a token.
 
-    Direct is what a head adds to the token's logit without the help of later layers; effect is by
-    how much that logit falls when the head is ablated at every token. With --self-repair: how much
-    of the direct loss later layers make up for, and which parts of them.
+    Direct is what a head adds to the token's logit without later layers; effect is how far that
+    logit falls when the head is ablated at every token. With --self-repair: how much of the direct
+    loss later layers repair, by heads, MLPs and the final norm.
     """
     for each in (text, token, *([] if other is None else [other])):
         if not each.strip():
@@ -122,7 +123,7 @@ def _replacement(
 def _draw(ranking: Ranking, png: Path) -> None:
     from saccade.interp.lenses.evaluation import save_heat_map
 
-    title = f"What is lost of {ranking.token!r} without each head\n{ranking.model}"
+    title = f"Effect of ablating each head on {ranking.token!r}\n{ranking.model}"
     save_heat_map(png, ranking.by_layer(), title=title, label="fall of the logit")
     typer.echo(f"wrote {png}", err=True)
 
@@ -149,12 +150,12 @@ def _show(ranking: Ranking, n_heads: int) -> None:
 def _table(heads: tuple[RankedHead, ...], *, has_repair: bool) -> Table:
     from rich.table import Table
 
-    caption = "right of |: ablated at the last token only, and what later layers mend of that"
+    caption = "right of |: ablated at the last token only, and what later layers repair"
     table = Table(box=None, pad_edge=False, caption=caption if has_repair else None)
     for name in ("head", "direct", "effect"):
         table.add_column(name, justify="right")
     names = ("direct", "total", "share", "heads", "feed_forward", "norm") if has_repair else ()
-    titles = ("| directly", "lost", "mended", "by heads", "by MLPs", "by norm")
+    titles = ("| directly", "lost", "repaired", "by heads", "by MLPs", "by norm")
     for title, _ in zip(titles, names, strict=False):
         table.add_column(title, justify="right")
     for head in heads:
@@ -181,25 +182,24 @@ def heads_roles(
     role: Annotated[
         list[str] | None,
         typer.Option(
-            help="induction, previous, duplicate, name-mover or copy; may be given again. All "
-            "without it."
+            help="induction, previous, duplicate, name-mover or copy; repeatable. Default: all."
         ),
     ] = None,
-    heads: Annotated[int, typer.Option(help="How many heads to show a role.", min=1)] = 6,
-    seed: Annotated[Seed, typer.Option(help="Of the generated texts.")] = 0,
+    heads: Annotated[int, typer.Option(help="Number of heads to show per role.", min=1)] = 6,
+    seed: Annotated[Seed, typer.Option(help="Seed of the generated texts.")] = 0,
     model: ModelName = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
-        Path | None, typer.Option(help="Write a heat map a role, side by side, into this file.")
+        Path | None, typer.Option(help="Write one heat map per role to this file.")
     ] = None,
 ) -> None:
-    """Score every head for the roles that are known of heads, on generated text.
+    """Score every head for known roles, on generated text.
 
-    Induction heads look at what came after an earlier appearance of a token, previous-token heads
-    at the token before, duplicate-token heads at the token itself where it stood earlier: the share
-    of their attention that does so. Name movers add the name said once, in logits, times how much
-    they look at it. Copy: how often the token a head looks at is among its first five tokens.
+    Induction heads attend to the token after an earlier occurrence of a token, previous-token heads
+    to the token before, duplicate-token heads to an earlier occurrence of the token itself: the
+    score is that share of attention. Name movers: logits added to the name that occurs once, times
+    the attention to it. Copy: how often the token a head attends to is among its top five tokens.
     """
     from saccade.interp.heads.model import open_model
     from saccade.interp.studies.roles import ROLES, checked_roles, find_roles

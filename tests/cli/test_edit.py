@@ -1,4 +1,4 @@
-"""`saccade edit`: what cannot be done is refused in a line, before minutes are spent."""
+"""`saccade edit`: misuse is refused in one line, before minutes are spent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def edit(saccade, stories):
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "tokens"),
+    ("options", "code", "words"),
     [
         (["--ablate", "1.2", "--say", 512], 2, r"the prompt has \d+, and .* has room for \d+ more"),
         (["--ablate", "1.2", "--say", 10**6], 2, "cannot go on with 1000000 tokens"),
@@ -34,20 +34,18 @@ def edit(saccade, stories):
     ],
     ids=lambda value: " ".join(map(str, value))[:40] if isinstance(value, list) else None,
 )
-def test_what_cannot_be_done_is_told_in_a_line(
-    edit, told_in_a_line, monkeypatch, options, code, tokens
-):
-    def too_soon(*_: object, **__: object) -> None:
-        raise AssertionError("unrelated text was written first")
+def test_misuse_is_refused_in_one_line(edit, told_in_a_line, monkeypatch, options, code, words):
+    def generated_too_early(*_: object, **__: object) -> None:
+        raise AssertionError("unrelated text was generated first")
 
     if code == 2:
-        monkeypatch.setattr("saccade.interp.studies.head_rank.reference_text", too_soon)
+        monkeypatch.setattr("saccade.interp.studies.head_rank.reference_text", generated_too_early)
     found, out, err = edit(*options)
     assert (found, out) == (code, "")
-    assert re.search(tokens, told_in_a_line(err))
+    assert re.search(words, told_in_a_line(err))
 
 
-def test_a_prompt_goes_on_to_the_end_of_the_context(edit, stories):
+def test_a_continuation_can_fill_the_context(edit, stories):
     code, out, _ = edit("--ablate", "1.2", "--say", 495, "--json")
     assert code == 0
     assert stories.encode(PROMPT + json.loads(out)["continuation"]).shape[1] <= 512

@@ -22,7 +22,7 @@ def given(stories, folder, tmp_path):
     return ["--model", stories.name, "--lens", folder, "--prompts", path, *sizes]
 
 
-def test_json_has_every_head_and_the_figures_of_the_model(saccade, stories, given, tmp_path):
+def test_json_has_every_head_and_the_metrics_of_the_model(saccade, stories, given, tmp_path):
     words = ["--words", "she,her,butterfly", "--against", "he,him"]
     out = tmp_path / "bias.json"
     code, printed, err = saccade("find-bias", *given, *words, "--json", "--out", out)
@@ -39,7 +39,7 @@ def test_the_table_and_the_heat_map(saccade, given, tmp_path):
     png = tmp_path / "bias.png"
     code, printed, _ = saccade("find-bias", *given, "--words", "she,her", "--png", png)
     assert code == 0 and png.read_bytes().startswith(b"\x89PNG")
-    assert "Mass on she, her" in printed and "less mass" not in printed
+    assert "Mass on she, her" in printed and "minus mass" not in printed
     assert "would be by chance" in " ".join(printed.split())
 
 
@@ -56,7 +56,7 @@ def test_the_table_and_the_heat_map(saccade, given, tmp_path):
         (["--prompts", os.devnull], "it is a folder or a device, not a file"),
     ],
 )
-def test_mistakes_are_told_in_a_line(saccade, told_in_a_line, given, options, words):
+def test_misuse_is_refused_in_one_line(saccade, told_in_a_line, given, options, words):
     code, _, err = saccade("find-bias", *given, *options)
     assert code == 2
     assert words in told_in_a_line(err)

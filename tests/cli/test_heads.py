@@ -41,7 +41,7 @@ def test_rank_in_json_has_every_head_with_its_repair(saccade, stories, tmp_path)
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_token_of_several_tokens_is_told_of(saccade, stories):
+def test_a_word_of_several_tokens_gets_a_note(saccade, stories):
     given = ["--token", "Constantinople", "--ablate", "zero", "--json", "--model", stories.name]
     code, out, err = saccade("heads", "rank", PROMPT, *given)
     assert code == 0 and "tokens;" in err and "stands for it" in err
@@ -58,13 +58,13 @@ def test_a_token_of_several_tokens_is_told_of(saccade, stories):
         (["heads", "roles", "--role", "mover"], "no role 'mover'"),
         (["edit", " ", "--memory", "dog"], "the text is empty"),
         (["edit", PROMPT, "--memory", ""], "expected a text, got an empty one"),
-        (["edit", PROMPT], "made from a memory, or of changes to heads, or loaded"),
-        (["edit", PROMPT, "--memory", "dog", "--load", "x"], "or of changes to heads, or loaded"),
-        (["edit", PROMPT, "--memory", "dog", "--ablate", "1.0"], "or of changes to heads"),
+        (["edit", PROMPT], "a memory, changes to heads, or a saved edit"),
+        (["edit", PROMPT, "--memory", "dog", "--load", "x"], "changes to heads, or a saved edit"),
+        (["edit", PROMPT, "--memory", "dog", "--ablate", "1.0"], "changes to heads, or"),
         (["edit", PROMPT, "--memory", "dog", "--into", "1", "--strength", 0], "a strength must be"),
         (["edit", PROMPT, "--memory", "dog", "--into", "x"], "'x' is no place of a model"),
         (["edit", PROMPT, "--memory", "dog", "--into", "9.1"], "no layer 9"),
-        (["edit", PROMPT, "--ablate", "1.0", "--strength", 2], "are those of a memory"),
+        (["edit", PROMPT, "--ablate", "1.0", "--strength", 2], "apply to a memory only"),
         (["edit", PROMPT, "--ablate", "1"], "'1' is a layer, not a head"),
         (["edit", PROMPT, "--ablate", "1.99"], "no head 99 in layer 1"),
         (["edit", PROMPT, "--scale", "1.0=x"], "names no head with a factor"),
@@ -77,7 +77,7 @@ def test_a_token_of_several_tokens_is_told_of(saccade, stories):
         (["edit", PROMPT, "--load", "nothing-here", "--at", "last"], "has its own positions"),
     ],
 )
-def test_misuse_is_told_in_a_line(saccade, stories, told_in_a_line, arguments, message):
+def test_misuse_is_refused_in_one_line(saccade, stories, told_in_a_line, arguments, message):
     code, out, err = saccade(*arguments, "--model", stories.name)
     assert code == 2 and out == ""
     assert message in told_in_a_line(err)
@@ -92,7 +92,7 @@ def test_roles_are_shown_and_drawn(saccade, stories, tmp_path):
     assert code == 0 and len(json.loads(out)["heads"]) == stories.n_heads
 
 
-def test_an_edit_is_made_kept_and_applied(saccade, stories, lens, tmp_path):
+def test_an_edit_is_made_saved_and_applied(saccade, stories, lens, tmp_path):
     given = ["--model", stories.name, "--lens", lens]
     kept = tmp_path / "edit"
     code, out, err = saccade(
@@ -118,7 +118,7 @@ def test_an_edit_at_a_named_place_with_a_named_strength(saccade, stories):
         assert "with the edit" in out and "perplexity of unrelated text" in out
 
 
-def test_heads_are_ablated_scaled_and_patched_kept_and_applied_again(saccade, stories, tmp_path):
+def test_heads_are_ablated_scaled_and_patched_saved_and_applied_again(saccade, stories, tmp_path):
     given, kept = ["--model", stories.name, "--json", "--say", 4], tmp_path / "edit"
     asked = ["--ablate", "0.1", "--ablate", "2.3", "--by", "mean", "--scale", "3.0=-2"]
     asked += ["--patch", "4.2", "--from", "Tom and Sue", "--at=-2,-1"]
@@ -138,14 +138,14 @@ def test_heads_are_ablated_scaled_and_patched_kept_and_applied_again(saccade, st
     assert code == 0 and loaded == made
 
 
-def test_a_change_everywhere_goes_on_while_tokens_are_generated(saccade, stories):
+def test_a_change_everywhere_applies_to_generated_tokens(saccade, stories):
     given = ["--scale", "4.0=-4", "--scale", "3.1=-4", "--say", 6, "--model", stories.name]
-    said = {}
+    continuations = {}
     for at in ("all", "little girl"):
         code, out, _ = saccade("edit", PROMPT, "--at", at, "--json", *given)
         assert code == 0
-        said[at] = json.loads(out)["continuation_edited"]
-    assert said["all"] != said["little girl"]
+        continuations[at] = json.loads(out)["continuation_edited"]
+    assert continuations["all"] != continuations["little girl"]
 
 
 def test_an_edit_for_another_model_is_refused(saccade, stories, told_in_a_line, tmp_path):
@@ -153,9 +153,9 @@ def test_an_edit_for_another_model_is_refused(saccade, stories, told_in_a_line, 
     given = ["--model", stories.name]
     assert saccade("edit", PROMPT, "--ablate", "1.0", "--out", kept, *given)[0] == 0
     manifest = kept / "manifest.json"
-    said = json.loads(manifest.read_text())
-    said["edit"]["model_fingerprint"] = "0123456789abcdef"
-    manifest.write_text(json.dumps(said))
+    whole = json.loads(manifest.read_text())
+    whole["edit"]["model_fingerprint"] = "0123456789abcdef"
+    manifest.write_text(json.dumps(whole))
     for command in (["edit", PROMPT, "--load", kept], ["edit", "a cat", "--load", kept]):
         code, _, err = saccade(*command, *given)
         assert code == 2 and "the edit was made for" in told_in_a_line(err)

@@ -71,7 +71,7 @@ def test_the_help_names_the_kinds_and_methods_that_there_are(saccade):
     from saccade.interp.lenses.lens import fitted_kinds, lens_kind
 
     said = field_help(FitConfig)
-    kinds = said["kind"].removeprefix("Which kind of lens: ").removesuffix(", or one of your own.")
+    kinds = said["kind"].removeprefix("Lens kind: ").removesuffix(", or your own.")
     assert sorted(kinds.split(", ")) == list(fitted_kinds())
     methods = {name for kind in fitted_kinds() for name in lens_kind(kind).methods()}
     assert methods == set(get_args(get_type_hints(FitConfig)["method"]))

@@ -270,7 +270,7 @@ def _line_start(text: str, start: int, stop: int) -> int:
         if not text[at + 1].isspace():
             return at + 1
         at = text.rfind("\n", start, at)
-    at = text.rfind(" ", start + 1, stop)
+    at = text.rfind(" ", start, stop)
     return at if at > start else stop
 
 

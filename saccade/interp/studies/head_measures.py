@@ -1,4 +1,4 @@
-"""One figure for every head of a model at a position of a text: what a head map is coloured by."""
+"""One metric for every head of a model at a position of a text: the colours of a head map."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 Measure: TypeAlias = Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-Figures: TypeAlias = Mapping[int, Sequence[float | None]]
-"""Layer -> one figure a head; None where a head has no such figure."""
-MOST_ABLATED = 128  # tokens of a text whose heads are all ablated in turn: a minute or two
+Values: TypeAlias = Mapping[int, Sequence[float | None]]
+"""Layer -> one value per head; None where a head has no value."""
+MOST_ABLATED = 128  # tokens of a text for which every head is ablated: a minute or two
 
 
 @dataclass(frozen=True)
 class Row:
-    """A figure for every head of a layer."""
+    """One metric for every head of a layer."""
 
     layer: int
     values: list[float | None]
-    """None where a head has no such figure."""
+    """None where a head has no value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadMap:
-    """A figure for every head."""
+    """One metric for every head."""
 
     measure: Measure
     label: str
-    """What the figure is, for the legend."""
+    """A description of the metric, for the legend."""
     unit: str
     is_two_way: bool
-    """Whether figures lie well on both sides of zero, where colours should meet."""
+    """Whether values lie on both sides of zero, so that the colours should diverge there."""
     token: TokenValue | None
-    """What the figure is about, if it is about a token."""
+    """The token that the metric is about, if any."""
     against: TokenValue | None
     rows: tuple[Row, ...]
 
@@ -65,34 +65,34 @@ class HeadMap:
         return plain(self)
 
 
-def is_two_way(figures: Sequence[float]) -> bool:
-    """Whether figures lie on both sides of zero; some hardly below it do not count.
+def is_two_way(values: Sequence[float]) -> bool:
+    """Whether values lie on both sides of zero; values just below it do not count.
 
     >>> is_two_way([-1.0, 2.0]), is_two_way([-0.01, 2.0])
     (True, False)
     """
-    low, high = min(figures, default=0.0), max(figures, default=0.0)
+    low, high = min(values, default=0.0), max(values, default=0.0)
     return -low > high / 20 if high > 0 else low < 0
 
 
-def rows_of(figures: Figures) -> tuple[Row, ...]:
-    """A map as JSON has it: a row for each layer, numbers to six digits.
+def rows_of(values: Values) -> tuple[Row, ...]:
+    """A map for JSON: a row for each layer, numbers to six digits.
 
     >>> rows_of({0: [0.5, None]})
     (Row(layer=0, values=[0.5, None]),)
     """
-    return tuple(Row(layer, [_known(each) for each in row]) for layer, row in figures.items())
+    return tuple(Row(layer, [_known(each) for each in row]) for layer, row in values.items())
 
 
 def _map(
     measure: Measure,
-    figures: Figures,
+    values: Values,
     *,
     label: str,
     unit: str,
     tokens: tuple[TokenValue | None, TokenValue | None] = (None, None),
 ) -> HeadMap:
-    known = [figure for row in figures.values() for figure in row if figure is not None]
+    known = [value for row in values.values() for value in row if value is not None]
     return HeadMap(
         measure=measure,
         label=label,
@@ -100,34 +100,34 @@ def _map(
         is_two_way=is_two_way(known),
         token=tokens[0],
         against=tokens[1],
-        rows=rows_of(figures),
+        rows=rows_of(values),
     )
 
 
 def lens_gain(lenses: Lenses) -> HeadMap:
     """The share of the baseline lens's KL that each lens removes."""
-    figures = {site: share_explained(lenses.quality_of(*site)) for site in lenses.sites}
+    values = {site: share_explained(lenses.quality_of(*site)) for site in lenses.sites}
     return _map(
         "gain",
-        _by_layer(_scored(figures, "saccade lens eval")),
+        _by_layer(_scored(values, "saccade lens eval")),
         label="share of the baseline lens's KL that the lens removes on held-out text",
         unit="share",
     )
 
 
 def lens_fidelity(lenses: Lenses) -> HeadMap:
-    """How far each lens tells what removing its head does."""
-    figures = {site: lenses.quality_of(*site).get("ablation") for site in lenses.sites}
+    """How far each lens predicts the effect of ablating its head."""
+    values = {site: lenses.quality_of(*site).get("ablation") for site in lenses.sites}
     return _map(
         "fidelity",
-        _by_layer(_scored(figures, "saccade lens fidelity")),
-        label="correlation of what the lens says with what removing the head does",
+        _by_layer(_scored(values, "saccade lens fidelity")),
+        label="correlation of the lens with the effect of ablating the head",
         unit="correlation",
     )
 
 
 def lens_kl(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
-    """How far each lens is from saying nothing."""
+    """KL of each lens from the baseline lens."""
     reading = read_run(lenses, run, position=position, top=1)
     return _map(
         "lens",
@@ -138,24 +138,24 @@ def lens_kl(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
 
 
 def attention_entropy(run: TextRun, *, position: int) -> HeadMap:
-    """How widely each head looks."""
+    """The entropy of the attention of each head."""
     found = run.attention_at(run.position(position))
     return _map(
         "entropy",
         {layer: entropy_of(each.float()).tolist() for layer, each in found.items()},
-        label="entropy of what the head attends to",
+        label="entropy of the attention of the head",
         unit="nats",
     )
 
 
 @torch.inference_mode()
 def direct_effects(run: TextRun, target: Target, *, position: int) -> HeadMap:
-    """What each head adds directly to a token's logit, above another token's or the mean one's."""
+    """The direct contribution of each head to a token's logit minus another token's or the mean."""
     found = direct_scores(run.model, run.captured, target, position=run.position(position))
     if not found:
         raise LensError(
             f"the heads of {run.model.name} have no direct path to the tokens",
-            hint="colour the map by what its heads say, or by the effect of ablation",
+            hint="colour the map by KL from the baseline lens, or by the effect of ablation",
         )
     tokens = _tokens(run, target, position)
     return _map(
@@ -176,13 +176,13 @@ def ablation_effects(
     replacement: Replacement,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> HeadMap:
-    """By how much a token's logit falls without each head; as `rank_heads`, at any position."""
+    """How far a token's logit falls without each head; as `rank_heads`, at any position."""
     model, at = run.model, run.position(position)
     if len(run.tokens) > MOST_ABLATED:
         raise UsageError(
-            f"the text has {len(run.tokens)} tokens: ablating every head is for at most "
-            f"{MOST_ABLATED}",
-            hint="shorten the text, or colour the map by what heads add directly",
+            f"the text has {len(run.tokens)} tokens: expected at most "
+            f"{MOST_ABLATED} for the ablation of every head",
+            hint="shorten the text, or colour the map by direct contributions",
         )
     score = float(target.score(model.unembedding.logits(run.captured.final[0, at]).float()))
     effects: dict[tuple[int, int], float | None] = {}
@@ -205,7 +205,7 @@ def ablation_effects(
 
 @torch.inference_mode()
 def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, position: int) -> HeadMap:
-    """The probability that each lens gives to some words, less what the baseline lens gives."""
+    """The probability of some words under each lens, minus that under the baseline lens."""
     model, at = run.model, run.position(position)
     with changed(run):
         asked = ask(model, [run.ids[0, : at + 1]], tokens_of(model, words))
@@ -213,16 +213,16 @@ def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, positio
     rows: dict[int, list[float]] = {}
     for layer, lens in lenses.by_layer.items():
         activation = activation_at(model, run.captured, layer, lens.site, positions=[at])
-        said = lens(activation)[0].log_softmax(-1)[
+        log_p = lens(activation)[0].log_softmax(-1)[
             :, asked.first.to(activation.device)
         ]  # [head, token]
-        mass = (said.cpu().double() + asked.log_rest).exp().sum(-1)
+        mass = (log_p.cpu().double() + asked.log_rest).exp().sum(-1)
         rows[layer] = (mass - always).tolist()
     return _map(
         "mass",
         rows,
-        label=f"probability of {', '.join(words[:4])}{' ...' if len(words) > 4 else ''} by the "
-        "lens, less that of the baseline lens",
+        label=f"probability of {', '.join(words[:4])}{' ...' if len(words) > 4 else ''} under the "
+        "lens, minus that under the baseline lens",
         unit="probability",
     )
 
@@ -231,7 +231,7 @@ def mass_on_words(lenses: Lenses, run: TextRun, words: Sequence[str], *, positio
 def target_at(
     run: TextRun, *, position: int, token: str | None = None, against: str | None = None
 ) -> Target:
-    """The tokens a figure is about: those asked for, or what the model predicts there."""
+    """The tokens a metric is about: those requested, or the prediction of the model there."""
     at = run.position(position)
     if token is None:
         first = int(run.model.unembedding.logits(run.captured.final[0, at]).argmax())
@@ -249,7 +249,7 @@ def target_at(
 
 
 def token_asked(run: TextRun, token: str) -> int:
-    """A token as a user writes it, or its number in the vocabulary behind a #: ``#7042``."""
+    """A token as a user writes it, or its id after a #: ``#7042``."""
     if token[:1] == "#" and token[1:].isdecimal():
         number = int(token[1:])
         if number >= run.model.d_vocab:
@@ -262,7 +262,7 @@ def token_asked(run: TextRun, token: str) -> int:
 
 
 def changed(run: TextRun) -> AbstractContextManager[object]:
-    """The model as it was while the run was made."""
+    """The model with the changes of the run."""
     if not run.changes:
         return nullcontext()
     return intervene(run.model, run.changes, may_do_nothing=True)
@@ -280,23 +280,23 @@ def _tokens(run: TextRun, target: Target, position: int) -> tuple[TokenValue, To
 
 
 def _by_layer(
-    figures: Mapping[tuple[int, int], float | None],
+    values: Mapping[tuple[int, int], float | None],
 ) -> dict[int, list[float | None]]:
     rows: dict[int, list[float | None]] = {}
-    for (layer, _), figure in figures.items():
-        rows.setdefault(layer, []).append(figure)
+    for (layer, _), value in values.items():
+        rows.setdefault(layer, []).append(value)
     return rows
 
 
 def _scored(
-    figures: dict[tuple[int, int], float | None], command: str
+    values: dict[tuple[int, int], float | None], command: str
 ) -> dict[tuple[int, int], float | None]:
-    if all(figure is None for figure in figures.values()):
+    if all(value is None for value in values.values()):
         raise LensError(
-            "these lenses were never measured so", hint=f"measure them with `{command}`"
+            "these lenses have no such metric yet", hint=f"measure them with `{command}`"
         )
-    return figures
+    return values
 
 
-def _known(figure: float | None) -> float | None:
-    return None if figure is None or math.isnan(figure) else plain(figure)
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else plain(value)

@@ -1,4 +1,4 @@
-"""Which heads make a prediction: what each adds directly, and what is lost without it."""
+"""Rank heads for a prediction: direct logit attribution and the effect of ablation."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from saccade.interp.heads.residual_path import Unembedding
 
 
-# The figure that heads are ranked by: a token's logit, against another token's or all others'.
+# The score that heads are ranked by: a token's logit minus another token's or the mean.
 
 
 @dataclass(frozen=True)
 class Target:
-    """The logit of a token less that of another, or less the mean of all tokens.
+    """The logit of a token minus that of another, or minus the mean of all tokens.
 
     The difference of two logits is that of Wang et al., 2022 (https://arxiv.org/abs/2211.00593),
-    section 2.2. Without a second token the mean takes its place: a number that is added to all
-    logits is no prediction, and would count for a head all the same.
+    section 2.2. Without a second token we subtract the mean: a constant added to all logits does
+    not change the prediction, and must not count for a head.
     """
 
     token: int
     against: int | None = None
 
     def score(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch"]:
-        """The figure of a prediction."""
+        """The score of a prediction."""
         other = logits.mean(-1) if self.against is None else logits[..., self.against]
         return logits[..., self.token] - other
 
     def direction(self, unembedding: Unembedding) -> Float[Tensor, " d_model"]:
-        """What a final state is multiplied with to give the figure, but for bias and soft-cap."""
+        """The direction whose product with a final state is the score, except bias and soft-cap."""
         weight = unembedding.weight.float()
         other = weight.mean(0) if self.against is None else weight[self.against]
         return (weight[self.token] - other) * unembedding.scale
 
 
 def first_token(model: LanguageModel, token: str, text: str) -> int:
-    """The token with which the model would begin a token after a text.
+    """The first token of a word after a text.
 
-    A token given with its own space, or behind a text that ends in one, is taken as it is.
+    A word given with its own space, or after a text that ends in one, is taken as it is.
     """
     if not token.strip():
         raise UsageError(f"the token is empty: {token!r}", hint='give a token, such as " Paris"')
@@ -67,7 +67,7 @@ def first_token(model: LanguageModel, token: str, text: str) -> int:
 
 
 def several_tokens(model: LanguageModel, token: str) -> str | None:
-    """A note for a token of several tokens, of which the first stands for it; None for others."""
+    """A note for a word of several tokens, of which only the first is used; else None."""
     ids = behind_a_space(model, token.strip())
     if len(ids) < 2:
         return None
@@ -75,26 +75,26 @@ def several_tokens(model: LanguageModel, token: str) -> str | None:
 
 
 def find_target(model: LanguageModel, text: str, token: str, against: str | None = None) -> Target:
-    """The figure for tokens as a user writes them; of several tokens the first stands for each."""
+    """The target for words as a user writes them; of several tokens the first is used."""
     ids = [first_token(model, each, text) for each in (token, against) if each is not None]
     if len(ids) == 2 and ids[0] == ids[1]:
         shown = model.tokens(ids)[0]
         raise UsageError(
             f"{token!r} and {against!r} begin with the same token, {shown!r}",
-            hint="give tokens whose first tokens differ",
+            hint="give words whose first tokens differ",
         )
     return Target(*ids)
 
 
-# What takes the place of a head that is ablated.
+# The replacement of an ablated head.
 
-SEED = 4  # any; not one that a default fit writes its text with
+SEED = 4  # arbitrary; differs from the seed of the text of a default fit
 Ablation: TypeAlias = Literal["zero", "mean", "resample"]
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What every head of a model is replaced by, one head at a time."""
+    """The replacement of every head of a model, one head at a time."""
 
     by: Ablation
     values: dict[int, Float[Tensor, "*pos head d_head"]] = field(default_factory=dict)
@@ -122,11 +122,11 @@ class Replacement:
     def other_prompt(
         cls, model: LanguageModel, ids: Int[Tensor, "1 pos"], *, length: int
     ) -> Replacement:
-        """What the heads held in another prompt at the same places."""
+        """The activations at the same positions of another prompt."""
         if ids.shape[1] != length:
             raise UsageError(
                 f"the other prompt has {ids.shape[1]} tokens, this one {length}",
-                hint="give two prompts of as many tokens, that differ in a token or two",
+                hint="give two prompts of the same number of tokens",
             )
         return cls("resample", {layer: z[0] for layer, z in capture(model, ids).z.items()})
 
@@ -144,7 +144,7 @@ class Replacement:
 def reference_text(
     model: LanguageModel, corpus: str | None = None, *, rows: int = 16, window: int = 48
 ) -> Int[Tensor, "batch pos"]:
-    """The text a mean is taken over: the beginning of a corpus, or tokens of the model itself."""
+    """The text of a mean: the beginning of a corpus, or text that the model generates."""
     window = min(window, model.max_positions or window)
     if corpus is None:
         return sample_batch(
@@ -156,14 +156,14 @@ def reference_text(
 
 @dataclass(frozen=True, kw_only=True)
 class RankedHead:
-    """One head and what it does for a token, in logits."""
+    """One head and its contribution to a token, in logits."""
 
     layer: int
     head: int
     direct: float | None
     """What it adds directly; None where the model has no direct path."""
     effect: float
-    """By how much the token falls when the head is ablated at every position."""
+    """How far the score falls when the head is ablated at every position."""
     repair: dict[str, float] | None = None
     """Ablated at the last position only: see `saccade.interp.studies.head_rank`."""
 
@@ -175,7 +175,7 @@ class RankedHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """All heads of a model, by what they do for a token after a prompt."""
+    """All heads of a model, with their contributions to a token after a prompt."""
 
     model: str
     text: str
@@ -183,32 +183,32 @@ class Ranking:
     against: str | None
     ablation: Ablation
     score: float
-    """The token's logit above the other token's, or above the mean of all."""
+    """The token's logit minus the other token's, or minus the mean of all."""
     probability: float
     heads: tuple[RankedHead, ...]
     """In order of depth."""
 
     def ranked(self) -> tuple[RankedHead, ...]:
-        """Largest effect first, for the token or against it."""
+        """Largest effect first, of either sign."""
         return tuple(sorted(self.heads, key=lambda head: -abs(head.effect)))
 
-    def by_layer(self, figure: str = "effect") -> dict[int, Float[Tensor, " head"]]:
-        """One figure of every head, for a heat map."""
+    def by_layer(self, measure: str = "effect") -> dict[int, Float[Tensor, " head"]]:
+        """One measure of every head, for a heat map."""
         rows: dict[int, list[float]] = {}
         for head in self.heads:
-            value = getattr(head, figure)
+            value = getattr(head, measure)
             rows.setdefault(head.layer, []).append(float("nan") if value is None else value)
         return {layer: torch.tensor(row) for layer, row in rows.items()}
 
     def agreement(self) -> float | None:
-        """The correlation between what heads add directly and what is lost without them."""
+        """The correlation of direct contributions with effects, over all heads."""
         if any(head.direct is None for head in self.heads):
             return None
         pairs = torch.tensor([[head.direct or 0.0, head.effect] for head in self.heads])
         return float(torch.corrcoef(pairs.T)[0, 1])
 
     def with_repair(self, repair: dict[tuple[int, int], dict[str, float]]) -> Ranking:
-        """The same with what was made up for each head beside it."""
+        """The same ranking with the self-repair of each head."""
         heads = (replace(head, repair=repair[head.layer, head.head]) for head in self.heads)
         return replace(self, heads=tuple(heads))
 
@@ -219,7 +219,7 @@ class Ranking:
 
 
 class Ablated(NamedTuple):
-    """Some heads, each ablated in a row of its own."""
+    """Some heads, each ablated in its own row of the batch."""
 
     sites: list[tuple[int, int]]
     captured: Captured
@@ -234,12 +234,12 @@ def rank_heads(
     replacement: Replacement,
     progress: Callable[..., None] | None = None,
 ) -> Ranking:
-    """Direct logit attribution and measured ablation effect of every head, side by side.
+    """Direct logit attribution and measured ablation effect of every head.
 
     Direct: Elhage et al., 2021 ("A Mathematical Framework for Transformer Circuits"), see
-    `saccade.interp.heads.capture.direct_logits`. Effect: the score of the prompt less its score
+    `saccade.interp.heads.capture.direct_logits`. Effect: the score of the prompt minus its score
     without the head.
-    Copies of the prompt stand in one batch, with another head ablated in each.
+    Copies of the prompt are run in one batch, with a different head ablated in each.
     """
     ids = model.encode(text)
     clean = capture(model, ids, residual=True)
@@ -297,7 +297,7 @@ def ablated_copies(
 
     Args:
         only_last: ablate at the last position, not at all of them.
-        keep: capture the heads and the stream too.
+        keep: also capture the heads and the residual stream.
     """
     sites = [(at.index, head) for at in model.layers for head in range(at.n_heads)]
     length = ids.shape[1]
@@ -309,45 +309,45 @@ def ablated_copies(
             for row, (layer, head) in enumerate(chosen)
         ]
         copies = ids.expand(len(chosen), -1)
-        # A head that holds already what would be put there has no effect: that is an answer.
+        # A head whose activation equals its replacement has no effect: that is a valid result.
         with intervene(model, changes, may_do_nothing=True):
             captured = capture(model, copies, layers=None if keep else [], residual=keep)
         yield Ablated(chosen, captured)
 
 
-# How much of what an ablated head did is done by the layers after it.
+# Self-repair: how far later layers compensate for an ablated head.
 
-SMALL = 0.1  # logits: a share of less than that is mostly noise
+SMALL = 0.1  # logits: a share of a smaller direct effect is mostly noise
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What follows when one head is ablated at the last position, in logits of the score.
+    """The parts of the effect of ablating one head at the last position, in logits of the score.
 
     ``total = direct - heads - feed_forward - norm``, exactly.
     """
 
     total: float
-    """By how much the score falls."""
+    """How far the score falls."""
     direct: float
-    """By how much it would fall if nothing after the head answered."""
+    """How far it would fall if nothing after the head changed."""
     heads: float
-    """What later heads add more than before."""
+    """The increase of the direct effects of later heads."""
     feed_forward: float
-    """What feed-forward parts add more than before."""
+    """The increase of the direct effects of feed-forward layers."""
     norm: float
-    """What the final norm adds by scaling the changed stream anew."""
+    """What the final norm adds by rescaling the changed stream."""
 
     @property
     def share(self) -> float | None:
-        """How much of the direct loss was made up: 1 for all, 0 for none, below 0 for the opposite.
+        """The repaired share of the direct loss: 1 for all, 0 for none, negative for the opposite.
 
-        None where hardly anything was lost directly.
+        None where the direct loss is small.
         """
         return None if abs(self.direct) < SMALL else 1 - self.total / self.direct
 
     def to_dict(self) -> dict[str, float]:
-        """Its figures by name."""
+        """Its values by name."""
         share = {} if self.share is None else {"share": self.share}
         return {**asdict(self), **share}
 
@@ -356,19 +356,19 @@ class Repair:
 def self_repair(
     model: LanguageModel, text: str, target: Target, *, replacement: Replacement
 ) -> dict[tuple[int, int], Repair]:
-    """By (layer, head): direct and total effect of ablating it, and what made up the difference.
+    """By (layer, head): direct and total effect of ablating it, and what repairs the difference.
 
     McGrath et al., 2023, "The Hydra Effect" (https://arxiv.org/abs/2307.15771): total effect by
     ablation, direct effect through the unembedding, and the rise of the direct effects of later
-    layers. They ablate whole attention layers; here it is one head, at the last position, and the
-    heads' and the feed-forward parts' answers are apart. The rescaling of the final norm, which
+    layers. They ablate whole attention layers; we ablate one head, at the last position, and
+    separate the changes of heads and of feed-forward layers. The rescaling of the final norm, which
     Rushing and Nanda, 2024 (https://arxiv.org/abs/2402.15390) found to be a large part of it, is
-    a figure of its own: every direct effect is taken at the scale of the unchanged run.
+    reported separately: every direct effect is taken at the scale of the unchanged run.
     """
     if not all(at.reaches_stream for at in model.layers):
         raise ModelError(
             f"{model.name} norms its stream after each addition: no direct effects to compare",
-            hint="rank its heads without the repair",
+            hint="rank its heads without --self-repair",
         )
     ids = model.encode(text)
     clean = capture(model, ids, residual=True)
@@ -383,13 +383,13 @@ def self_repair(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Where the score of each row comes from, every part at the scale of the clean run."""
+    """The parts of the score of each row, all at the scale of the clean run."""
 
     score: Float[Tensor, " batch"]
     stream: Float[Tensor, " batch"]
-    """What the stream at its end is worth at that scale."""
+    """The score of the final residual stream at that scale."""
     heads: dict[int, Float[Tensor, " batch"]]
-    """What all heads of a layer add together."""
+    """The sum of the direct effects of all heads of a layer."""
 
     @classmethod
     def of(cls, model: LanguageModel, run: Captured, clean: Captured, target: Target) -> _Parts:
@@ -397,28 +397,28 @@ class _Parts:
         assert whole is not None and end is not None, "captured with the residual stream"
         along = target.direction(model.unembedding)
 
-        def worth(stream: Tensor) -> Tensor:
+        def score_of(stream: Tensor) -> Tensor:
             at_end = model.final_norm.frozen(stream[:, -1].to(whole), whole[:, -1])
             return at_end.to(along) @ along
 
         by_head = direct_scores(model, run._replace(final_residual=_like(whole, end)), target)
         return cls(
             score=target.score(model.unembedding.logits(run.final[:, -1]).float()),
-            stream=worth(end),
+            stream=score_of(end),
             heads={layer: scores.sum(-1) for layer, scores in by_head.items()},
         )
 
     def repair(self, after: _Parts, row: int, site: tuple[int, int]) -> Repair:
         layer = site[0]
         later = {index: after.heads[index][row] - self.heads[index][0] for index in self.heads}
-        own, answers = later[layer], sum((float(later[i]) for i in later if i > layer), 0.0)
+        own, others = later[layer], sum((float(later[i]) for i in later if i > layer), 0.0)
         in_stream = float(after.stream[row] - self.stream[0])
         total = float(self.score[0] - after.score[row])
         return Repair(
             total=total,
             direct=-float(own),
-            heads=answers,
-            feed_forward=in_stream - float(own) - answers,
+            heads=others,
+            feed_forward=in_stream - float(own) - others,
             norm=-total - in_stream,
         )
 

@@ -1,4 +1,4 @@
-"""Change a model and see: what it predicts before and after, beside what the lenses foretold."""
+"""Change a model: its prediction before and after, and the change that the lenses predict."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Acted(NamedTuple):
-    """The same text read twice."""
+    """The same text, run twice."""
 
     before: TextRun
     after: TextRun
-    """Made with ``changes``."""
+    """Run with ``changes``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class FollowedToken:
 
 @dataclass(frozen=True, kw_only=True)
 class MovedToken:
-    """A token whose probability moved."""
+    """A token whose probability changed."""
 
     id: int
     text: str
@@ -55,12 +55,12 @@ class MovedToken:
     actual: float
     """The change of its log-probability."""
     predicted: float | None
-    """The same in what the lenses of the changed heads say; None where none has a lens."""
+    """The change that the lenses of the changed heads predict; None where none has a lens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The prediction before and after, the tokens that moved, and what the lenses foretold."""
+    """The prediction before and after, the tokens that changed, and what the lenses predict."""
 
     text: str
     tokens: list[str]
@@ -71,13 +71,13 @@ class Outcome:
     kl: float
     """KL(before || after) of the prediction, in nats."""
     moved: tuple[MovedToken, ...]
-    """The tokens whose probability moves most."""
+    """The tokens whose probability changes most."""
     agreement: float | None
-    """The correlation of ``actual`` and ``predicted`` over all tokens, each weighed by its
+    """The correlation of ``actual`` and ``predicted`` over all tokens, each weighted by its
     probability before."""
     changes: list[str]
     continuation: str
-    """How the model goes on without the changes; empty unless asked for."""
+    """The continuation without the changes; empty unless requested."""
     continuation_after: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,22 +89,22 @@ class Outcome:
 def what_happened(
     lenses: Lenses | None, acted: Acted, *, token: str | None = None, top: int = 10, say: int = 0
 ) -> Outcome:
-    """What changes do to a prediction, beside what the lenses of the changed heads say they do.
+    """The effect of changes on a prediction, and the effect that the lenses predict.
 
     Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4.2, compare the two in the
     same way, over many texts.
 
     Args:
-        token: the token to follow; the predicted one without it.
-        say: how many tokens to go on with, before and after.
+        token: the token to follow; default: the predicted one.
+        say: number of tokens to generate, before and after.
     """
     run, model = acted.before, acted.before.model
     old, new = (_log_probs(each) for each in (acted.before, acted.after))
-    foretold = _foretold(lenses, acted)
+    predicted = _predicted_change(lenses, acted)
     chances = old.exp()
     followed = int(old.argmax()) if token is None else token_asked(run, token)
     moved = (new.exp() - chances).abs().topk(min(top, len(old))).indices
-    continuation, continuation_after = _said(acted, say)
+    continuation, continuation_after = _continuations(acted, say)
     return Outcome(
         text=run.text,
         tokens=run.tokens,
@@ -120,8 +120,8 @@ def what_happened(
             rank_after=int((new > new[followed]).sum()),
         ),
         kl=float((chances * (old - new)).sum()),
-        moved=_moved(run, old, new, foretold, moved.tolist()),
-        agreement=None if foretold is None else _agreement(new - old, foretold, chances),
+        moved=_moved(run, old, new, predicted, moved.tolist()),
+        agreement=None if predicted is None else _agreement(new - old, predicted, chances),
         changes=[describe(each) for each in acted.after.changes],
         continuation=continuation,
         continuation_after=continuation_after,
@@ -139,7 +139,7 @@ def _top(run: TextRun, log_p: Tensor, top: int) -> tuple[TokenValue, ...]:
 
 
 def _moved(
-    run: TextRun, old: Tensor, new: Tensor, foretold: Tensor | None, ids: list[int]
+    run: TextRun, old: Tensor, new: Tensor, predicted: Tensor | None, ids: list[int]
 ) -> tuple[MovedToken, ...]:
     return tuple(
         MovedToken(
@@ -148,13 +148,13 @@ def _moved(
             before=float(old[id_].exp()),
             after=float(new[id_].exp()),
             actual=float(new[id_] - old[id_]),
-            predicted=None if foretold is None else float(foretold[id_]),
+            predicted=None if predicted is None else float(predicted[id_]),
         )
         for id_, text in zip(ids, run.model.tokens(ids), strict=True)
     )
 
 
-def _said(acted: Acted, say: int) -> tuple[str, str]:
+def _continuations(acted: Acted, say: int) -> tuple[str, str]:
     model, text = acted.before.model, acted.before.text
     if not say:
         return "", ""
@@ -163,8 +163,8 @@ def _said(acted: Acted, say: int) -> tuple[str, str]:
     return go_on(model, text, say), changed
 
 
-def _foretold(lenses: Lenses | None, acted: Acted) -> Float[Tensor, " d_vocab"] | None:
-    """What the lenses of the changed places say changes, added up; None where there is none."""
+def _predicted_change(lenses: Lenses | None, acted: Acted) -> Float[Tensor, " d_vocab"] | None:
+    """The summed changes of the lenses at the changed places; None without lenses."""
     found = None
     for layer, head in dict.fromkeys(map(_place, acted.after.changes)):
         change = _at_place(lenses, acted, layer, head)
@@ -183,11 +183,11 @@ def _at_place(
     model, last = acted.before.model, [len(acted.before.tokens) - 1]
     if head is None:
         lens = LogitLens.start(model, layer)
-        said = [
+        logits = [
             lens(activation_at(model, run.captured, layer, lens.site, positions=last))[0, 0]
             for run in (acted.before, acted.after)
         ]
-        return said[1].log_softmax(-1) - said[0].log_softmax(-1)
+        return logits[1].log_softmax(-1) - logits[0].log_softmax(-1)
     head_lens = None if lenses is None else lenses.by_layer.get(layer)
     if head_lens is None or head_lens.site != "head":
         return None
@@ -196,12 +196,12 @@ def _at_place(
         for run in (acted.before, acted.after)
     ]
     activation[1] = activation[1] + _written(acted, layer, head).to(activation[1])
-    said = [said_by_head(head_lens, each, head)[0] for each in activation]
-    return said[1].log_softmax(-1) - said[0].log_softmax(-1)
+    logits = [said_by_head(head_lens, each, head)[0] for each in activation]
+    return logits[1].log_softmax(-1) - logits[0].log_softmax(-1)
 
 
 def _written(acted: Acted, layer: int, head: int) -> Float[Tensor, "head d_head"]:
-    """What was added behind the projection, as the nearest that the head could hold itself."""
+    """The vector injected after the projection, as the nearest activation of the head."""
     at = acted.before.model.layer(layer)
     added = torch.zeros(at.n_heads, at.d_head)
     n = len(acted.before.tokens)
@@ -210,7 +210,7 @@ def _written(acted: Acted, layer: int, head: int) -> Float[Tensor, "head d_head"
             continue
         is_here = change.positions is None or {-1, n - 1} & {*change.positions}
         if change.vector.shape[-1] == at.d_head or change.vector.dim() > 1 or not is_here:
-            continue  # what a head holds is in the run itself
+            continue  # a changed activation is in the run itself
         inverse = torch.linalg.pinv(output_maps(acted.before.model, layer)[head])
         added[head] += (change.strength * change.vector.to(inverse) @ inverse).cpu()
     return added

@@ -1,4 +1,4 @@
-"""Two prompts side by side: what each predicts, and which heads make the difference."""
+"""Two prompts compared: the prediction of each, and the heads that cause the difference."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What a model makes of one of the prompts, at its end."""
+    """The prediction at the end of one of the prompts."""
 
     text: str
     tokens: list[str]
     position: int
     prediction: tuple[TokenValue, ...]
     score: float
-    """The logit of the token less that of the other one, or of the mean token."""
+    """The logit of the token minus that of the other token, or minus the mean logit."""
     probability: float
     against_probability: float | None
 
@@ -49,7 +49,7 @@ class ComparedHead:
     direct: tuple[float, float] | None
     """What the head adds directly to the score; None without a direct path."""
     difference: float | None
-    """Of the two, right less left."""
+    """Right minus left."""
     adds: tuple[Sequence[TokenValue], Sequence[TokenValue]]
 
 
@@ -79,8 +79,7 @@ def compare_prompts(
 ) -> Compared:
     """Both prompts, and every head on both sides.
 
-    Without tokens: what the left prompt predicts, against what the right one predicts if that is
-    another token.
+    Default tokens: the prediction of the left prompt, against that of the right one if it differs.
     """
     readings = [read_run(lenses, run, top=top) for run in runs]
     target = _target(runs, readings, token, against)

@@ -1,4 +1,4 @@
-"""What a model says next, token by token."""
+"""Prompts in batches, the last tokens of prompts under many changes, and continuations."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# Where a piece of a text stands among its tokens.
+# The position of a piece of a text.
 
 
 def last_token_of(model: LanguageModel, text: str, piece: str) -> int:
-    """The position of a piece's last token, from the end of the text: below 0.
+    """The position of a piece's last token, from the end of the text: negative.
 
-    Where the piece is there more than once, the last time counts: by then the model knows most.
+    If the piece occurs more than once, the last occurrence counts: it has the most context.
     """
     found = text.rfind(piece) if piece.strip() else -1
     if found < 0:
         raise UsageError(
-            f"{piece!r} is not in the text {text!r}", hint="give tokens as they stand in it"
+            f"{piece!r} is not in the text {text!r}", hint="give words exactly as in the text"
         )
     read = model.encode(text[: found + len(piece)]).shape[1]
     return read - 1 - model.encode(text).shape[1]
 
 
-# Many prompts in batches: padded at the end, those of like length together.
+# Many prompts in batches: padded at the end, sorted by length.
 
-# Tokens at once, padding included: what all heads hold of one is 69 kB in the default model.
+# Tokens per batch, padding included: the activations of one are 69 kB in the default model.
 BATCH_TOKENS = 1024
 
 
 class PromptBatch(NamedTuple):
-    """Some of the prompts."""
+    """A batch of prompts."""
 
     rows: Int[Tensor, " batch"]
-    """Which of the prompts they are."""
+    """Their indices among all prompts."""
     ids: Int[Tensor, "batch pos"]
     mask: Bool[Tensor, "batch pos"]
-    """True = a real token; padding stands at the end."""
+    """True = a real token; padding is at the end."""
 
     @property
     def last(self) -> Int[Tensor, " batch"]:
@@ -62,12 +62,12 @@ class PromptBatch(NamedTuple):
 
 
 class PromptRow(NamedTuple):
-    """One prompt, and what the model holds at each of its tokens."""
+    """One prompt, and the activations at each of its tokens."""
 
     prompt: int
-    """Which of the prompts it is."""
+    """Its index among all prompts."""
     z: dict[int, Float[Tensor, "pos head d_head"]]
-    """By layer: what each head holds."""
+    """By layer: the activation of each head."""
     final: Float[Tensor, "pos d_model"]
     """The final normed state."""
 
@@ -78,7 +78,7 @@ def encode_prompts(
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Int[Tensor, " pos"]]:
-    """The ids of each prompt; the one that is empty or too long is named."""
+    """The ids of each prompt; an error names the prompt that is empty or too long."""
     if not prompts:
         raise UsageError("there are no prompts", hint="give at least one")
     encoded = []
@@ -95,7 +95,7 @@ def encode_prompts(
 def prompt_batches(
     encoded: Sequence[Int[Tensor, " _"]], *, max_tokens: int = BATCH_TOKENS
 ) -> Iterator[PromptBatch]:
-    """Every prompt once, from the shortest to the longest, at most so many tokens at a time.
+    """Every prompt once, from the shortest to the longest, at most ``max_tokens`` per batch.
 
     >>> batches = list(prompt_batches([torch.tensor([5, 6, 7]), torch.tensor([8])], max_tokens=6))
     >>> batches[0].rows, batches[0].ids
@@ -114,7 +114,7 @@ def prompt_batches(
 def prompt_rows(
     model: LanguageModel, encoded: Sequence[Int[Tensor, " _"]], *, layers: Sequence[int]
 ) -> Iterator[PromptRow]:
-    """One prompt at a time, out of padded batches, in the order of the batches: one pass each."""
+    """One prompt at a time, from padded batches, in the order of the batches."""
     for batch in prompt_batches(encoded):
         captured = capture(model, batch.ids, mask=batch.mask, layers=layers)
         for place, prompt in enumerate(batch.rows.tolist()):
@@ -124,24 +124,26 @@ def prompt_rows(
 
 
 def _padded(rows: list[int], texts: list[Tensor]) -> PromptBatch:
-    ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)  # the id of padding is no matter
+    ids = torch.nn.utils.rnn.pad_sequence(
+        texts, batch_first=True
+    )  # the id of padding does not matter
     lengths = torch.tensor([len(text) for text in texts], device=ids.device)
     mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
     return PromptBatch(torch.tensor(rows), ids, mask)
 
 
-# What a model says after many prompts, again and again with other changes at their last tokens.
+# Predictions after many prompts, under many changes at their last tokens.
 
 
 class PromptEnds:
-    """Prompts run up to their last tokens once; from there a few tokens a prompt tell the rest.
+    """Prompts with a key-value cache of all but their last tokens.
 
-    A change at the last tokens reaches nothing earlier, so a search over many such changes costs
-    those tokens for each change instead of the whole text. Prompts are padded on the left, and the
-    places of their tokens are told to the model where it takes them.
+    A change at the last tokens affects nothing earlier, so each of many such changes costs only
+    those tokens instead of the whole text. Prompts are padded on the left, with position ids where
+    the model takes them.
 
     Args:
-        tail: how many of the last tokens are run for each change.
+        tail: number of last tokens that are run for each change.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class PromptEnds:
     def states(
         self, changes: Change | Sequence[Change] = ()
     ) -> Float[Tensor, "prompt pos d_model"]:
-        """The final normed states of the last tokens, under changes at them."""
+        """The final normed states of the last tokens, under changes at these tokens."""
         changing = intervene(self.model, changes) if changes else nullcontext()
         with changing:
             return self._run(self._ids[:, -self._tail :], self._mask, deepcopy(self._cache))
@@ -192,7 +194,7 @@ MOST_TOKENS = 4096  # of a continuation by a model that sets no limit
 
 
 def check_room(model: LanguageModel, text: str, n_tokens: int) -> None:
-    """Refuse a continuation that is longer than what the model can read."""
+    """Refuse a continuation that exceeds the context of the model."""
     length = model.encode(text).shape[1]
     room = MOST_TOKENS if model.max_positions is None else model.max_positions - length
     if not 0 <= n_tokens <= room:
@@ -215,13 +217,13 @@ def go_on(model: LanguageModel, text: str, n_tokens: int) -> str:
     check_room(model, text, n_tokens)
     ids = model.encode(text)
     with quiet_transformers():
-        said = model.hf.generate(  # pyright: ignore[reportCallIssue]
+        output = model.hf.generate(  # pyright: ignore[reportCallIssue]
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=n_tokens,
             do_sample=False,
         )
     assert model.tokenizer is not None, "the text was encoded"
-    added = model.tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True)
+    added = model.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
     assert isinstance(added, str), "one row of ids decodes to one string"
     return added

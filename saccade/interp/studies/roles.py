@@ -1,4 +1,4 @@
-"""What each head is there for: induction, previous and duplicate tokens, names, copying."""
+"""Roles of heads: induction, previous token, duplicate token, name mover, copying."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# Scores of attention patterns: where a head looks, on a text made so that the answer is known.
+# Scores of attention patterns on generated text.
 #
-# The text of the first three is a block of random tokens said again and again. A token's earlier
-# appearances are then exactly so many blocks back, and nothing but the repetition can be learnt.
+# The text of the first three is a repeated block of random tokens. The earlier occurrences of a
+# token are then a whole number of blocks back, and only the repetition can be predicted.
 
 
 def previous_token_score(
@@ -43,13 +43,13 @@ def previous_token_score(
 def duplicate_token_score(
     weights: Float[Tensor, "batch head query_pos key_pos"], *, block: int, start: int = 0
 ) -> Float[Tensor, " head"]:
-    """The mean weight on all earlier appearances of the token itself.
+    """The mean weight on all earlier occurrences of the token itself.
 
     Wang et al., 2022 (https://arxiv.org/abs/2211.00593), section 3: duplicate token heads.
 
     Args:
-        block: how many tokens are said again and again.
-        start: how many tokens stand before the first block.
+        block: number of tokens per block.
+        start: number of tokens before the first block.
     """
     return _weight_on(weights, block=block, start=start, ahead=0)
 
@@ -57,10 +57,10 @@ def duplicate_token_score(
 def induction_score(
     weights: Float[Tensor, "batch head query_pos key_pos"], *, block: int, start: int = 0
 ) -> Float[Tensor, " head"]:
-    """The mean weight on the tokens that came just after the earlier appearances of the token.
+    """The mean weight on the tokens just after earlier occurrences of the token.
 
     Olsson et al., 2022 (https://arxiv.org/abs/2209.11895): prefix matching, over all earlier
-    appearances, from the second block on.
+    occurrences, from the second block on.
     """
     return _weight_on(weights, block=block, start=start, ahead=1)
 
@@ -69,15 +69,15 @@ def _weight_on(weights: Tensor, *, block: int, start: int, ahead: int) -> Tensor
     n = weights.shape[-1]
     place = torch.arange(n, device=weights.device) - start
     back = place[:, None] - place + ahead  # [query_pos, key_pos]
-    # What came after an earlier appearance has that appearance before it, in the first block too.
+    # A token after an earlier occurrence has that occurrence before it, in the first block too.
     wanted = (back > 0) & (back % block == 0) & (place >= ahead) & (place[:, None] >= block)
     on = (weights.float() * wanted).sum(-1)  # [batch, head, query_pos]
     return on[..., start + block :].mean((0, 2))
 
 
-# Generated texts on which the roles of heads show: repeated random tokens, and two names.
+# Generated texts: repeated random tokens, and prompts with two names.
 
-# Olsson et al., 2022: 25 random tokens, said four times.
+# Olsson et al., 2022: 25 random tokens, repeated four times.
 BLOCK, REPEATS = 25, 4
 NAMES = (
     *("Mary", "John", "Tom", "James", "Dan", "Sarah", "Emma", "Anna", "Peter", "Paul"),
@@ -85,7 +85,7 @@ NAMES = (
 )
 PLACES = ("store", "park", "school", "office", "station", "garden", "library", "market")
 THINGS = ("book", "ball", "drink", "letter", "flower", "ticket", "cake", "pen")
-# Wang et al., 2022, appendix: the shapes of their prompts, in words of our own.
+# Wang et al., 2022, appendix: the forms of their prompts, in our own words.
 SHAPES = (
     "When {a} and {b} went to the {place}, {s} gave a {thing} to",
     "After {a} and {b} met at the {place}, {s} handed a {thing} to",
@@ -95,30 +95,30 @@ SHAPES = (
 
 
 class RepeatedBlocks(NamedTuple):
-    """Rows of random tokens that are said again and again."""
+    """Rows of repeated blocks of random tokens."""
 
     ids: Int[Tensor, "batch pos"]
     block: int
     start: int
-    """How many tokens stand before the first block."""
+    """Number of tokens before the first block."""
 
 
 class NameTexts(NamedTuple):
-    """Prompts that end where the name comes that was said only once."""
+    """Prompts whose next token is the name that occurs only once."""
 
     ids: Int[Tensor, "batch pos"]
     once: Int[Tensor, " batch"]
-    """The token of the name said once: the indirect object."""
+    """The token of the name that occurs once: the indirect object."""
     twice: Int[Tensor, " batch"]
-    """The token of the name said twice: the subject."""
+    """The token of the name that occurs twice: the subject."""
     place: Int[Tensor, " batch"]
-    """Where the name said once stands."""
+    """The position of the name that occurs once."""
 
 
 def repeated_blocks(
     model: LanguageModel, *, rows: int, seed: int, block: int = BLOCK, repeats: int = REPEATS
 ) -> RepeatedBlocks:
-    """Random tokens of the vocabulary, each row another block.
+    """Random tokens of the vocabulary, a different block in each row.
 
     The first and last tenth of the vocabulary are left out: special tokens, single bytes and the
     rarest pieces are at its ends. Where the tokenizer begins a text with a token of its own, the
@@ -126,7 +126,7 @@ def repeated_blocks(
     """
     generator = torch.Generator().manual_seed(seed)
     low, high = model.d_vocab // 10, model.d_vocab * 9 // 10
-    # Without repetition inside a block, so that a token has one earlier place in each of them.
+    # No repetition inside a block, so that a token occurs once in each block.
     drawn = [low + torch.randperm(high - low, generator=generator)[:block] for _ in range(rows)]
     ids = torch.stack(drawn).repeat(1, repeats)
     start = len(model.encoding.prefix)
@@ -134,15 +134,15 @@ def repeated_blocks(
 
 
 def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
-    """Prompts with two names, all of as many tokens; the order of the names changes by turns."""
+    """Prompts with two names in alternating order, all of the same number of tokens."""
     chance = random.Random(seed)
     names = [name for name in NAMES if len(behind_a_space(model, name)) == 1]
     if len(names) < 4:
         raise ModelError(
             f"{model.name} splits names into pieces: no prompts with two names can be made",
-            hint="ask for the other roles",
+            hint="choose other roles",
         )
-    # Prompts of one shape and tokens of one token have one length; others are left out.
+    # Prompts of one form with one-token names have one length; others are skipped.
     texts: dict[int, list[tuple[Tensor, int, int]]] = {}
     for turn in range(20 * rows):
         once, twice = chance.sample(names, 2)
@@ -150,7 +150,7 @@ def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
         nouns = {"place": chance.choice(PLACES), "thing": chance.choice(THINGS)}
         ids = model.encode(chance.choice(SHAPES).format(a=a, b=b, s=twice, **nouns))[0]
         tokens = [behind_a_space(model, name)[0] for name in (once, twice)]
-        if (ids == tokens[0]).sum() == 1:  # a first token may be another token than elsewhere
+        if (ids == tokens[0]).sum() == 1:  # at the start of a text a name may be another token
             same = texts.setdefault(len(ids), [])
             same.append((ids, tokens[0], tokens[1]))
             if len(same) == rows:
@@ -161,7 +161,7 @@ def name_texts(model: LanguageModel, *, rows: int, seed: int) -> NameTexts:
     return NameTexts(rows_of_ids, wanted, torch.tensor(twice, device=model.device), place)
 
 
-# Whether a head, when it looks at a token, writes that token.
+# Whether a head that attends to a token promotes that token.
 
 TOP = 5  # Wang et al.: among the first five tokens
 
@@ -172,17 +172,17 @@ def copy_scores(
     ids: Int[Tensor, "batch pos"],
     places: Int[Tensor, " batch"],
 ) -> dict[int, Float[Tensor, " head"]]:
-    """By layer: how often a head that looks at a token has it among the first five it writes.
+    """By layer: how often a head that attends to a token has it among its top five tokens.
 
     Wang et al., 2022 (https://arxiv.org/abs/2211.00593), section 3.1: the state of a token after
     the first layer goes through a head's value and output matrices and the unembedding, as if the
-    head looked at it alone. No value matrix is searched for: in a text of one token every head
-    looks at that token alone, so one run, in which every layer reads the state after the first,
+    head attended to it alone. We need no value matrix by name: in a text of one token every head
+    attends to that token alone, so one run, in which every layer reads the state after the first,
     gives what all heads would write. The first layer reads its own input.
 
     Args:
         ids: texts.
-        places: of the token in each that the heads are to look at.
+        places: in each, the position of the token that the heads attend to.
     """
     rows = torch.arange(len(ids), device=ids.device)
     token = ids[rows, places.to(ids.device)]
@@ -220,8 +220,8 @@ def _activation_alone(
 
 Role: TypeAlias = Literal["induction", "previous", "duplicate", "name-mover", "copy"]
 ROLES: tuple[Role, ...] = get_args(Role)
-# Rows of each generated text: the scores of the default model then move by less than 0.02 from
-# seed to seed.
+# Rows of each generated text: the scores of the default model then differ by less than 0.02
+# between seeds.
 ROWS = 8
 NAME_ROWS = 32
 
@@ -233,10 +233,10 @@ class Roles:
     model: str
     seed: int
     scores: dict[Role, dict[int, Float[Tensor, " head"]]]
-    """Role -> layer -> one figure a head."""
+    """Role -> layer -> one score per head."""
 
     def ranked(self, role: Role, n: int = 5) -> list[tuple[int, int, float]]:
-        """The heads that play a role most: layer, head, score."""
+        """The heads with the highest scores for a role: layer, head, score."""
         every = [
             (layer, head, float(score))
             for layer, row in self.scores[role].items()
@@ -262,11 +262,11 @@ def find_roles(model: LanguageModel, *, roles: tuple[Role, ...] = ROLES, seed: i
 
     - induction, previous, duplicate: mean attention weights on repeated random tokens, in [0, 1];
       see `saccade.interp.studies.roles`.
-    - name-mover: what the head adds directly to the logit of the name said once, less that of the
-      name said twice (Wang et al., 2022, https://arxiv.org/abs/2211.00593, section 3.1), times the
-      weight with which the last token looks at the name said once. They show the two on the axes
-      of a figure, and call the heads that have both name movers; the product is one number that
-      wants both.
+    - name-mover: what the head adds directly to the logit of the name that occurs once, minus that
+      of the name that occurs twice (Wang et al., 2022, https://arxiv.org/abs/2211.00593, section
+      3.1), times the attention weight from the last token to the name that occurs once. They show
+      the two on the axes of a plot, and call heads that are high in both name movers; the product
+      is one number that is high only if both are.
     - copy: see `saccade.interp.studies.roles.copy_scores`, for the names, in [0, 1].
     """
     found: dict[Role, dict[int, Tensor]] = {}

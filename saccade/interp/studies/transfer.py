@@ -26,36 +26,36 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# Enough for figures to a few hundredths of a nat; more would only cost time.
+# Enough for metrics to a few hundredths of a nat; more would only cost time.
 POSITIONS, N_TOKENS = 256, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """What the lenses of each layer make of the heads of every other."""
+    """The KL of the lenses of each layer on the heads of every other."""
 
     layers: tuple[int, ...]
     kl: Float[Tensor, "source target"]
     """KL(model || lens), the mean over the heads of the target layer."""
     baseline_kl: float
-    """Of the baseline lens: a lens above it is worse than none."""
+    """KL of the baseline lens: a lens above it is worse than none."""
 
     @property
     def extra(self) -> Float[Tensor, "source target"]:
-        """How much more that is than the target layer's own lenses have."""
+        """KL above that of the target layer's own lenses."""
         return self.kl - self.kl.diagonal()
 
     @property
     def gain(self) -> float:
-        """How much less KL the layers' own lenses have than the baseline lens."""
+        """KL of the baseline lens minus that of the layers' own lenses."""
         return self.baseline_kl - float(self.kl.diagonal().mean())
 
     def by_layer(self) -> dict[int, Float[Tensor, " target"]]:
-        """The extra KL as rows, one for each layer that lenses were taken from."""
+        """The extra KL as rows, one per source layer."""
         return dict(zip(self.layers, self.extra, strict=True))
 
     def by_distance(self) -> dict[int, float]:
-        """The median extra KL of lenses from so many layers away; a few have a hundred nats."""
+        """The median extra KL by layer distance; a median, because a few have a hundred nats."""
         place = torch.arange(len(self.layers))
         far = (place[:, None] - place).abs()
         return {d: float(self.extra[far == d].median()) for d in range(len(self.layers))}
@@ -71,7 +71,7 @@ class Transfer:
         }
 
     def to_table(self) -> Table:
-        """What a lens costs, by how many layers away it was fitted."""
+        """The extra KL of a lens, by layer distance."""
         caption = f"own lenses gain {self.gain:.3f} over the baseline lens"
         table = Table(title="Lenses of other layers", caption=caption)
         table.add_column("layers away", justify="right")
@@ -92,20 +92,21 @@ def transfer_matrix(
     """Read the heads of every layer with the lenses of every other.
 
     Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 3.2, measure the same for
-    lenses of the residual stream. Heads have no common coordinates but that stream, so what a head
-    writes there is turned into what the lens's own head would have to hold to write it (least
-    squares; both less their means). Heads of two layers are no pairs either: each head is read with
-    the best lens of the other layer, chosen on half of the positions and scored on the other half.
+    lenses of the residual stream. Heads have no common coordinates except that stream, so the
+    output of a head is mapped to the activation with which the lens's own head would write the same
+    (least squares; both minus their means). Heads of two layers do not correspond either: each head
+    is read with the best lens of the other layer, chosen on half of the positions and scored on the
+    other half.
 
     Args:
-        layers: which; all that have lenses by default.
+        layers: default: all that have lenses.
     """
     model = lenses.model
     chosen = tuple(lenses.by_layer if layers is None else layers)
     _check_alike(lenses, chosen)
-    judge = held_out_of(lenses, corpus)
-    halves = [_only(judge, part) for part in (slice(0, None, 2), slice(1, None, 2))]
-    means = {layer: judge.sample.z[layer].float().mean(0) for layer in chosen}
+    held_out = held_out_of(lenses, corpus)
+    halves = [_only(held_out, part) for part in (slice(0, None, 2), slice(1, None, 2))]
+    means = {layer: held_out.sample.z[layer].float().mean(0) for layer in chosen}
     writes = {layer: output_matrix(model.layer(layer)).float() for layer in chosen}
     kl = torch.zeros(len(chosen), len(chosen))
     for row, source in enumerate(chosen):
@@ -134,11 +135,11 @@ class Moved:
     changed_kl: float
     baseline_kl: float
     changed_baseline_kl: float
-    """Of the baseline lens, fitted for the first model too."""
+    """Of the baseline lens, also fitted for the first model."""
 
     @property
     def extra(self) -> float:
-        """How much more KL the lenses have on the changed model."""
+        """KL on the changed model minus KL on the first."""
         return self.changed_kl - self.kl
 
     @property
@@ -150,11 +151,11 @@ class Moved:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
         own = ("kl", "changed_kl", "baseline_kl", "changed_baseline_kl", "extra", "kept")
-        figures = {name: round(getattr(self, name), 6) for name in own}
-        return {"model": self.model, "changed": self.changed, **figures}
+        metrics = {name: round(getattr(self, name), 6) for name in own}
+        return {"model": self.model, "changed": self.changed, **metrics}
 
     def to_table(self) -> Table:
-        """Both models side by side."""
+        """One row per model."""
         table = Table(title="Lenses on a changed model", caption=f"kept: {self.kept:.0%} of gain")
         for name in ("model", "KL", "baseline lens"):
             table.add_column(name, justify="left" if name == "model" else "right")
@@ -169,7 +170,7 @@ def transfer_to(
     """Use lenses on a changed version of their model: another checkpoint, a fine-tuned one.
 
     Attention Lens (https://arxiv.org/abs/2310.16270) leaves this to future work; Belrose et al.
-    find at most 0.3 bits a byte for a tuned lens of LLaMA on Vicuna.
+    find at most 0.3 bits per byte for a tuned lens of LLaMA on Vicuna.
     """
     here, there = (
         evaluate_lenses(each, corpus, max_positions=POSITIONS, baselines=[], progress=progress)
@@ -186,10 +187,10 @@ def transfer_to(
 
 
 def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
-    """The same lenses bound to another version of their model; its unembedding is the new one's.
+    """The same lenses bound to another version of their model, with its unembedding.
 
     Raises:
-        LensError: its layers, heads or tokens are not those of the first.
+        LensError: its layers, heads or tokens differ from those of the first.
     """
     kind = lens_kind(lenses.provenance.kind)
     by_layer = {}
@@ -199,8 +200,8 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
             by_layer[layer].load_state_dict(lens.state_dict())
         except RuntimeError as error:
             raise LensError(
-                f"{changed.name} is no version of {lenses.model.name}: its heads or tokens differ "
-                f"at layer {layer}",
+                f"{changed.name} is not a version of {lenses.model.name}: its heads or tokens "
+                f"differ at layer {layer}",
                 hint="give another checkpoint of the same model",
             ) from error
         by_layer[layer].requires_grad_(False)
@@ -209,15 +210,15 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
 
 @torch.no_grad()
 def held_out_of(lenses: Lenses, corpus: Corpus) -> HeldOut:
-    """Positions of a text, ready to judge the lenses of a model with."""
+    """Held-out positions of a text, to score the lenses of a model."""
     windows, picked = choose_positions(lenses.model, corpus.windows, POSITIONS)
     captured = capture(lenses.model, windows.to(lenses.model.device))
     sample = Sample.take(captured.z, captured.final, picked.flatten().nonzero()[:, 0])
     return HeldOut.of(lenses.model, sample, lenses.baseline, n_tokens=N_TOKENS)
 
 
-def _only(judge: HeldOut, part: slice) -> HeldOut:
-    return replace(judge, sample=judge.sample[part], teacher=judge.teacher[part])
+def _only(held_out: HeldOut, part: slice) -> HeldOut:
+    return replace(held_out, sample=held_out.sample[part], teacher=held_out.teacher[part])
 
 
 def _all_pairs(
@@ -247,7 +248,7 @@ def _check_alike(lenses: Lenses, layers: tuple[int, ...]) -> None:
             )
 
 
-# One lens for many heads: what sharing it over layers costs, and what it saves.
+# One lens for many heads: KL and number of parameters of lenses shared over layers.
 
 SIZES = (1, 2, 3, 5, 10)
 # Relative to the mean variance; the best of them is taken, of own and of shared lenses alike.
@@ -261,7 +262,7 @@ class Sharing(NamedTuple):
     kl: float
     """KL(model || lens), the mean over all heads."""
     numbers: int
-    """How many numbers all the lenses of the model hold."""
+    """Number of parameters of all lenses of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +278,7 @@ class Shared:
         return {"baseline_kl": round(self.baseline_kl, 6), "ways": ways}
 
     def to_table(self) -> Table:
-        """One row a way."""
+        """One row per way of sharing."""
         table = Table(title="Lenses shared by heads and layers")
         for name in ("one lens for", "KL", "gain kept", "numbers"):
             table.add_column(name, justify="left" if name == "one lens for" else "right")
@@ -297,42 +298,42 @@ def share_lenses(
     sizes: Sequence[int] = SIZES,
     progress: Progress | None = None,
 ) -> Shared:
-    """Solve lenses that all heads of a few neighbouring layers share, from the sums of the fit.
+    """Solve lenses shared by all heads of neighbouring layers, from the statistics of the fit.
 
     Attention Lens (https://arxiv.org/abs/2310.16270) names this as a way to cut the cost. A shared
-    lens reads what a head writes to the residual stream, ``a = W_O z``, which is the one thing
-    heads have in common: ``logits = W_U B (a - mean) + c`` with B of d_model x d_model, by
-    ridge least squares on the final state, and the baseline lens as c. The covariances of a come
-    out of those of z, so no text is read again. Own lenses by the same recipe stand beside, and the
-    lenses as they were fitted.
+    lens reads what a head writes to the residual stream, ``a = W_O z``, which is what heads have in
+    common: ``logits = W_U B (a - mean) + c`` with B of d_model x d_model, by ridge least squares on
+    the final state, and the baseline lens as c. The covariances of a come out of those of z, so no
+    text is read again. For comparison: one lens per head by the same method, and the lenses as they
+    were fitted.
 
     Args:
-        sizes: how many neighbouring layers share a lens; all layers together come last.
+        sizes: numbers of neighbouring layers that share a lens; all layers are added last.
     """
     statistics = lenses.statistics
     if statistics is None:
         raise LensError(
-            "these lenses do not hold the sums they were solved from",
+            "these lenses have no stored statistics of their fit",
             hint="give lenses of kind head, fitted with `--method closed-form` or `polish`",
         )
     layers = list(lenses.by_layer)
-    judge = held_out_of(lenses, corpus)
+    held_out = held_out_of(lenses, corpus)
     by_layer = {layer: _Written.of(lenses, layer) for layer in layers}
-    fitted = _mean([judge.kl(lens, layer) for layer, lens in lenses.by_layer.items()])
+    fitted = _mean([held_out.kl(lens, layer) for layer, lens in lenses.by_layer.items()])
     ways = [Sharing("a head, as fitted", fitted, _numbers(lenses))]
     groups: list[tuple[str, int]] = [("a head, by least squares", 0)]
     groups += [(f"{n} layer{'s' if n > 1 else ''}", n) for n in sizes if n < len(layers)]
     groups.append(("all layers", len(layers)))
     for done, (name, size) in enumerate(groups, start=1):
-        kl = [_shared_kl(lenses, judge, by_layer, size, ridge) for ridge in RIDGES]
+        kl = [_shared_kl(lenses, held_out, by_layer, size, ridge) for ridge in RIDGES]
         ways.append(Sharing(name, min(kl), _shared_numbers(lenses, by_layer, size)))
         if progress is not None:
             progress("sharing lenses", done, len(groups))
-    return Shared(baseline_kl=judge.baseline_kl(), ways=tuple(ways))
+    return Shared(baseline_kl=held_out.baseline_kl(), ways=tuple(ways))
 
 
 class _Written(NamedTuple):
-    """What the heads of a layer hold, and how they write it."""
+    """The covariances of the heads of a layer, and their output matrices."""
 
     covariances: Covariances
     writes: Float[Tensor, "head d_head d_model"]
@@ -345,10 +346,10 @@ class _Written(NamedTuple):
 
 
 def _shared_kl(
-    lenses: Lenses, judge: HeldOut, by_layer: dict[int, _Written], size: int, ridge: float
+    lenses: Lenses, held_out: HeldOut, by_layer: dict[int, _Written], size: int, ridge: float
 ) -> float:
     maps = _shared(by_layer, size, ridge) if size else _own(by_layer, ridge)
-    return _mean([judge.kl(_lens(lenses, at, maps[at], by_layer[at]), at) for at in by_layer])
+    return _mean([held_out.kl(_lens(lenses, at, maps[at], by_layer[at]), at) for at in by_layer])
 
 
 def _shared_numbers(lenses: Lenses, by_layer: dict[int, _Written], size: int) -> int:
@@ -369,7 +370,7 @@ def _own(by_layer: dict[int, _Written], ridge: float) -> dict[int, Tensor]:
 
 
 def _shared(by_layer: dict[int, _Written], size: int, ridge: float) -> dict[int, Tensor]:
-    """The same from what heads write, one map for all heads of so many neighbouring layers."""
+    """The same from the outputs of heads, one map for all heads of ``size`` neighbouring layers."""
     layers = list(by_layer)
     maps = {}
     for start in range(0, len(layers), size):

@@ -231,7 +231,7 @@ def test_an_attention_that_hides_its_weights_is_refused_by_name(llama, ids, monk
 
 def test_direct_logits_want_a_capture_with_the_residual_stream(llama, ids):
     captured = capture(llama, ids)
-    with pytest.raises(UsageError, match="does not hold what layer 1's heads add") as error:
+    with pytest.raises(UsageError, match="does not hold the contribution of layer 1") as error:
         direct_logits(llama, captured, 1, ids)
     assert "residual=True" in error.value.hint
 

@@ -158,7 +158,9 @@ def test_an_added_token_beyond_the_embedding_is_refused_only_where_a_text_holds_
     larger.save(file)
     model = open_model(folder)
     assert model.encode("Once upon a time").max() < 512
-    with pytest.raises(UsageError, match=r"holds '<image>', which .* cannot read: its id is 512"):
+    with pytest.raises(
+        UsageError, match=r"contains '<image>', which .* cannot read: its id is 512"
+    ):
         model.encode("Once upon <image> a time")
 
 

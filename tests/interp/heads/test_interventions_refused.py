@@ -27,7 +27,7 @@ ONES = torch.ones(10)
         (Scale(1, 2, float("nan")), "the factor is not finite: nan"),
         (InjectHead(1, 2, ONES, 0.0), "a strength of 0 changes nothing"),
         (InjectResidual(1, torch.ones(48), float("inf")), "the strength is not finite: inf"),
-        (InjectResidual(1, torch.full((48,), float("nan"))), "values that are no numbers"),
+        (InjectResidual(1, torch.full((48,), float("nan"))), "values that are not finite"),
         (Ablate(1, 6), "no head 6 in layer 1: it has heads 0-5"),
         (Ablate(1, -1), "no head -1 in layer 1"),
         (Ablate(7, 0), "no layer 7: llama has heads in layers 0-2"),

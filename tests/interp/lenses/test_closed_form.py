@@ -247,6 +247,27 @@ def test_a_head_that_always_holds_the_same_gets_the_baseline_lens(stories, gathe
     assert (said[:, HEAD - 1] - baseline).abs().max() > 0.1  # the others still say something
 
 
+def test_a_head_that_uses_some_of_its_dimensions_only_has_the_variance_of_the_quadratic_form(
+    stories, gathered, metric
+):
+    """Its covariance has eigenvalues of zero, which rounding puts a little below."""
+
+    def change(layer, activation):
+        if layer == LAYER:
+            activation[:, HEAD, 3:] = activation[:, HEAD, :1]
+        return activation
+
+    statistics, _ = with_heads(gathered, stories, change)
+    zz, zf = (statistics.covariance(LAYER, name) for name in ("zz", "zf"))
+    assert torch.linalg.matrix_rank(zz[HEAD], rtol=1e-6) == 3
+    a = closed_form._least_squares(zz, zf, closed_form.NEWTON_RIDGE)[HEAD]
+    moved = stories.unembedding.weight.double() @ a.T  # [token, d_head]
+    expected = torch.einsum("wi,ij,wj->w", moved, zz[HEAD], moved)
+    spread = closed_form._ingredients(statistics, LAYER, metric).spread
+    found = token_variance(stories, spread)[HEAD]
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-3)
+
+
 def test_on_the_held_out_text_no_head_is_worse_than_the_mixture_it_starts_from(
     stories, gathered, held_out, lenses, monkeypatch
 ):

@@ -490,6 +490,14 @@ def test_every_window_begins_as_the_tokenizer_begins_a_prompt(model, tmp_path):
     assert (plain.n_tokens, plain.n_bytes) == (corpus.n_tokens, corpus.n_bytes)
 
 
+def test_the_tokens_asked_for_need_not_include_what_the_tokenizer_puts_in_front(model, tmp_path):
+    begun, file = with_bos(model), write(tmp_path / "a.txt", TOKENS)
+    corpus = read_corpus(file, begun, window=WINDOW, max_tokens=WINDOW - 1)
+    assert corpus.windows.tolist() == [begun.tokenizer(TOKENS).input_ids[:WINDOW]]
+    with pytest.raises(UsageError, match=r"max_tokens 5 is less than one window of 7 tokens"):
+        read_corpus(file, begun, window=WINDOW, max_tokens=WINDOW - 2)
+
+
 def test_a_window_without_room_for_text_is_refused(model, tmp_path):
     with pytest.raises(UsageError, match="a window of 1 tokens has no room for text"):
         read_corpus(write(tmp_path / "a.txt", TOKENS), with_bos(model), window=1)

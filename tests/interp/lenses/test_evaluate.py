@@ -402,6 +402,13 @@ def test_tables_show_the_means_the_layers_and_the_heads(model, evaluation):
     assert evaluation.to_head_table().row_count == model.n_heads
 
 
+def test_every_column_of_numbers_says_what_they_are(evaluation):
+    for table in (evaluation.to_table(), evaluation.to_layer_table(), evaluation.to_head_table()):
+        headings = [str(column.header) for column in table.columns]
+        assert all(headings) and len(set(headings)) == len(headings), table.title
+        assert {"KL", "gain", "top1", "top10", "bits/byte"} <= set(headings), table.title
+
+
 def test_what_cannot_be_compared_is_refused(model, lenses, corpus):
     with pytest.raises(UsageError, match="a head lens has to be fitted"):
         evaluate_lenses(lenses, corpus, baselines=("head",))

@@ -32,15 +32,15 @@ class Oracle(Lens):
         raise NotImplementedError
 
     def forward(self, activation, *, tokens=None):
-        stage, said = self.stage, []
+        stage, logits = self.stage, []
         rows = activation.unflatten(0, (stage.n_windows, -1))
         for head in range(activation.shape[1]):
             z = stage.rerun.z[:, :, head].clone()
             # The first positions are not shown to a lens; it takes what the check puts there.
             if not torch.equal(rows[:, :, head], z[:, FIRST:]):
                 z = torch.cat([self.first(rows)[:, :, head], rows[:, :, head]], 1)
-            said.append(self.scale * stage.answer(head, z))
-        return torch.stack(said, 1)
+            logits.append(self.scale * stage.answer(head, z))
+        return torch.stack(logits, 1)
 
     def first(self, rows):
         is_mean = torch.equal(rows[0, 0], rows[1, 1])
@@ -71,14 +71,14 @@ def test_the_model_answers_as_an_intervention_on_all_of_it_does(stories, stage):
     torch.testing.assert_close(stage.answer(head, everywhere), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_a_direct_lens_hears_the_head_as_a_capture_of_the_run_does(stories, stage):
+def test_a_direct_lens_reads_the_same_states_as_a_capture_of_the_run(stories, stage):
     from saccade.interp.heads.residual_path import direct_states
 
     lens = HeadLogitLens.start(stories, stage.layer)
     captured = capture(stories, stage.rerun.ids, layers=[stage.layer], residual=True)
     direct = direct_states(stories, captured, stage.layer)[:, FIRST:].flatten(0, 1)
     expected = lens(direct, tokens=stage.tokens.ids)
-    torch.testing.assert_close(stage.said(lens, stage.z), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(stage.lens_logits(lens, stage.z), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_kl_of_a_lens_is_that_over_the_whole_vocabulary(stories, story_lenses, stage):
@@ -90,7 +90,7 @@ def test_the_kl_of_a_lens_is_that_over_the_whole_vocabulary(stories, story_lense
     torch.testing.assert_close(stage.kl(lens).mean(0), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_figures_are_of_the_heads_that_were_asked_for(story_lenses, stage):
+def test_metrics_are_of_the_requested_heads(story_lenses, stage):
     lens = {"lens": story_lenses.by_layer[3]}
     every = check_ablation(stage, lens)["lens"]
     ticks = []

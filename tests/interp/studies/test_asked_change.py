@@ -1,4 +1,4 @@
-"""Changes as a user asks for them, judged by what the heads then hold."""
+"""Requested changes, checked by the activations of the changed model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def patch(**more):
     return AskedChange(kind="patch", layer=3, head=2, **more)
 
 
-def test_an_ablated_head_holds_nothing_its_mean_or_what_it_held_elsewhere(stories, reference):
+def test_an_ablated_head_is_zero_its_mean_or_its_activations_on_another_text(stories, reference):
     of_text = capture(stories, reference).z[2][:, :, 3].flatten(0, 1)
     zero = activation(stories, reference, ablate())
     assert not zero[2][0, :, 3].any()
@@ -58,7 +58,7 @@ def test_scaling_and_patching_are_made_at_the_same_tokens_of_both_prompts(storie
     assert_close(z[3][0, -1, 2], other[3][0, -1, 2])
 
 
-def test_a_whole_patch_wants_a_prompt_of_as_many_tokens(stories, reference):
+def test_a_patch_of_all_positions_needs_a_prompt_of_the_same_length(stories, reference):
     same = "Tom saw a big dog"
     whole = make_change(
         stories,
@@ -74,7 +74,7 @@ def test_a_whole_patch_wants_a_prompt_of_as_many_tokens(stories, reference):
             activation(stories, reference, patch(source=OTHER, positions=(outside,)))
 
 
-def test_a_memory_is_injected_as_strongly_as_asked_in_every_form(stories, reference):
+def test_a_memory_is_injected_with_the_requested_strength_in_every_form(stories, reference):
     plain = capture(stories, stories.encode(PROMPT), residual=True).residual[2][0, -1]
     for form, strength in (("unembedding", 0.5), ("text", 1.0)):
         asked = AskedChange(
@@ -90,7 +90,7 @@ def test_a_memory_is_injected_as_strongly_as_asked_in_every_form(stories, refere
             assert_close((now - plain).norm(), plain.norm() / 2, atol=1e-3, rtol=1e-3)
 
 
-def test_what_cannot_be_made_is_refused(stories, reference):
+def test_impossible_changes_are_refused(stories, reference):
     with pytest.raises(UsageError, match="a patch needs a head and the prompt"):
         activation(stories, reference, patch())
     with pytest.raises(UsageError, match="no head 99 in layer 1"):

@@ -91,7 +91,7 @@ def test_the_interval_is_that_of_drawing_pairs_one_after_the_other():
         assert found.at(site) == pytest.approx(expected)
 
 
-def test_every_figure_is_what_its_definition_says(stories, lenses):
+def test_every_metric_agrees_with_its_definition(stories, lenses):
     found = find_bias(lenses, SHE, PAIRS, against=HE, config=BiasConfig(ablate=2, draws=100))
     sides = []
     for prompts in PAIRS:
@@ -118,7 +118,7 @@ def test_what_a_head_carries_is_what_goes_when_it_is_zeroed_by_a_plain_hook(stor
     ((layer, head), carried), at = *found.carried.items(), None
     at = stories.layer(layer)
 
-    def silence(_, args):
+    def ablate(_, args):
         z = args[0].clone()
         z[..., head * at.d_head : (head + 1) * at.d_head] = 0
         return (z, *args[1:])
@@ -136,7 +136,7 @@ def test_what_a_head_carries_is_what_goes_when_it_is_zeroed_by_a_plain_hook(stor
         return float((first - second).mean())
 
     whole = difference()
-    with at.projection.register_forward_pre_hook(silence):
+    with at.projection.register_forward_pre_hook(ablate):
         without = difference()
     assert found.own.mean == pytest.approx(whole, rel=1e-3)
     assert carried.mean == pytest.approx(whole - without, rel=1e-2, abs=1e-6)
@@ -148,7 +148,7 @@ def test_prompts_without_partners_are_compared_with_the_baseline_lens(stories, l
     ids = [each[0] for each in tokens_of(stories, ["she", "her"]).ids]
     usual = float(lenses.baseline.exp()[ids].sum())
     torch.testing.assert_close(found.second, torch.full_like(found.second, usual))
-    assert "always" in {column.header for column in found.to_table().columns}
+    assert "baseline" in {column.header for column in found.to_table().columns}
     assert found.to_dict()["n_prompts"] == len(PAIRS.first)
 
 

@@ -58,20 +58,20 @@ def test_the_first_direction_is_the_one_of_most_influence(stage, lens, basis):
     assert (own <= 1.01 * best[:, None]).all()
 
 
-def test_a_lens_that_hears_one_direction_has_it_first(stories, stage):
+def test_a_lens_of_one_direction_has_it_first(stories, stage):
     """Its influence is the only one there is."""
     n_heads, d_head = stage.mean.shape
     generator = torch.Generator().manual_seed(0)
-    hears = torch.randn(n_heads, d_head, generator=generator)
-    hears /= hears.norm(dim=1, keepdim=True)
-    says = torch.randn(n_heads, stories.d_model, generator=generator)
+    reads = torch.randn(n_heads, d_head, generator=generator)
+    reads /= reads.norm(dim=1, keepdim=True)
+    writes = torch.randn(n_heads, stories.d_model, generator=generator)
     lens = HeadLens.start(stories, LAYER)
-    lens.weight.data.copy_(hears[:, :, None] * says[:, None])
+    lens.weight.data.copy_(reads[:, :, None] * writes[:, None])
     lens.requires_grad_(False)
     found = causal_basis(stage, lens, directions=2)
-    # Ablating v moves the lens by (hears . v)(v . (mean - z)): v has to be along what is heard,
+    # Ablating v moves the lens by (reads . v)(v . (mean - z)): v has to be along `reads`,
     # up to where z varies; with z made white it is exactly that.
-    assert (found[:, 0] * hears).sum(1).abs().min() > 0.5
+    assert (found[:, 0] * reads).sum(1).abs().min() > 0.5
 
 
 def test_influence_falls_along_the_basis(stage, lens, basis):
@@ -103,5 +103,5 @@ def test_the_models_influence_is_measured_head_by_head(stage):
 
 
 def test_a_lens_that_ranks_as_the_model_does_has_a_correlation_of_one():
-    figures = torch.rand(WINDOWS, 2, 9)
-    assert torch.allclose(Influence(figures, 3 * figures).correlations(), torch.ones(1))
+    values = torch.rand(WINDOWS, 2, 9)
+    assert torch.allclose(Influence(values, 3 * values).correlations(), torch.ones(1))

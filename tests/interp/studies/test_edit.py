@@ -1,4 +1,4 @@
-"""Memories, the search for where to put them, and the folder an edit is kept in."""
+"""Memories, the search for where to inject them, and the folder of an edit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from saccade.interp.studies.edit.edit_file import Edit, describe, load_edit
 from saccade.interp.studies.edit.injection import (
     Memory,
     lens_memory,
-    memory_words,
+    memory_tokens,
     point_to_heads,
     unembedding_memory,
 )
@@ -67,7 +67,7 @@ def edit(stories):
 
 
 def test_a_memory_through_the_unembedding_raises_its_tokens_above_all_others(stories):
-    tokens = memory_words(stories, "dog")
+    tokens = memory_tokens(stories, "dog")
     memory = unembedding_memory(stories, tokens)
     assert float(memory.norm()) == pytest.approx(1)
     said = stories.unembedding.linear(memory)
@@ -77,21 +77,21 @@ def test_a_memory_through_the_unembedding_raises_its_tokens_above_all_others(sto
     assert {*said.topk(len(tokens)).indices.tolist()} & {*tokens}
 
 
-def test_what_the_lens_hears_of_its_own_inverse_is_the_memory_as_far_as_it_can(story_lenses):
+def test_the_lens_of_its_own_inverse_predicts_the_memory_as_far_as_it_can(story_lenses):
     model = story_lenses.model
-    tokens = memory_words(model, "dog")
+    tokens = memory_tokens(model, "dog")
     memory = unembedding_memory(model, tokens)
     z = lens_memory(story_lenses, 3, 2, memory)
     weight = story_lenses.by_layer[3].weight[2]
-    # Least squares: what is left over is at right angles to everything the lens can say.
+    # Least squares: the residual is orthogonal to everything the lens can predict.
     heard = z @ weight
     heard = heard * (heard @ memory) / heard.square().sum()
     left = weight @ (memory - heard)
     assert float(left.abs().max()) < 1e-4 * float(weight.norm())
 
 
-def test_the_lens_points_to_the_heads_that_say_most_of_the_memory(story_lenses):
-    tokens = memory_words(story_lenses.model, "mom")
+def test_heads_are_ranked_by_how_far_their_lenses_predict_the_memory(story_lenses):
+    tokens = memory_tokens(story_lenses.model, "mom")
     pointed = point_to_heads(story_lenses, PROMPT, tokens)
     assert len(pointed) == story_lenses.model.n_heads
     z = capture(story_lenses.model, story_lenses.model.encode(PROMPT)).z
@@ -104,9 +104,9 @@ def test_the_lens_points_to_the_heads_that_say_most_of_the_memory(story_lenses):
 
 
 @pytest.mark.parametrize("form", ["unembedding", "lens", "text"])
-def test_a_found_edit_does_what_it_says(story_lenses, unrelated, form):
+def test_a_found_edit_has_the_effect_it_reports(story_lenses, unrelated, form):
     model = story_lenses.model
-    token = memory_words(model, "dog")[0]
+    token = memory_tokens(model, "dog")[0]
     space = SearchSpace(form=form, positions=(-3, -1))
     found = search_edit(
         model, PROMPT, "a dog", token=token, unrelated=unrelated, space=space, lenses=story_lenses
@@ -120,14 +120,14 @@ def test_a_found_edit_does_what_it_says(story_lenses, unrelated, form):
     with found.edit.applied(model):
         assert found.after == pytest.approx(chance(), rel=1e-3)
     assert found.after > found.before
-    # A text is tried in the stream too.
+    # A text is also tried in the residual stream.
     places = POINTED + (len(model.layers[::3]) if form == "text" else 0)
     assert found.n_tried == places * len(STRENGTHS[form])
     assert found.cost == pytest.approx(unrelated.cost(found.edit.changes), abs=1e-5)
     assert found.cost <= MOST_COST
 
 
-def test_a_text_of_strength_one_takes_the_place_of_what_is_there(stories):
+def test_a_text_of_strength_one_replaces_the_activation(stories):
     ids, memory = stories.encode(PROMPT), "She had a big dog"
     activation = capture(stories, ids, residual=True)
     read = capture(stories, stories.encode(memory), residual=True)
@@ -140,11 +140,11 @@ def test_a_text_of_strength_one_takes_the_place_of_what_is_there(stories):
             if place[1] is None:
                 assert_close(found.residual[2][0, position], read.residual[2][0, -1])
             else:
-                # What was put into the head is seen by all who look there.
+                # A later capture sees the injected activation.
                 assert_close(found.z[3][0, position, 1], read.z[3][0, -1, 1])
 
 
-def test_a_memory_through_tokens_is_as_long_as_what_is_there(story_lenses):
+def test_a_memory_through_tokens_has_the_norm_of_the_activation(story_lenses):
     model = story_lenses.model
     activation = capture(model, model.encode(PROMPT), residual=True)
     stream, z = activation.residual[2][0, -2], activation.z[2][0, -2]
@@ -160,7 +160,7 @@ def test_a_memory_through_tokens_is_as_long_as_what_is_there(story_lenses):
         assert_close(change.vector.norm(), length, atol=1e-4, rtol=1e-4)
 
 
-def test_the_cost_is_the_rise_of_perplexity_behind_the_middle_of_each_text(stories, unrelated):
+def test_the_cost_is_the_rise_of_perplexity_after_the_middle_of_each_text(stories, unrelated):
     push = torch.randn(stories.d_model, generator=torch.Generator().manual_seed(8))
     ids = unrelated.ids
     half = ids.shape[1] // 2
@@ -197,7 +197,7 @@ def test_the_cost_of_a_change_everywhere_is_that_of_whole_texts(stories, unrelat
     assert unrelated.cost([Scale(1, 0, 3.0)]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_an_edit_far_from_the_end_is_judged_behind_more_of_the_text(stories, unrelated):
+def test_the_cost_of_an_edit_far_from_the_end_is_measured_later_in_the_text(stories, unrelated):
     assert unrelated.cost([Scale(1, 0, 3.0, (-20, -1))]) != 0
     with pytest.raises(UsageError, match="reaches 28 tokens back"):
         unrelated.cost([Scale(1, 0, 3.0, (-28,))])
@@ -219,7 +219,7 @@ def test_an_edit_is_the_same_after_saving_and_loading(stories, edit, tmp_path):
     ]
 
 
-def test_generation_goes_on_from_an_edited_prompt(stories, edit):
+def test_generation_continues_from_an_edited_prompt(stories, edit):
     ids = stories.encode(PROMPT)
     given = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(ids)}
     with edit.applied(stories):
@@ -257,7 +257,7 @@ def test_a_folder_that_holds_no_edit_is_refused(stories, edit, story_lenses, tmp
         load_edit(tmp_path / "edit", stories)
 
 
-def test_each_change_is_told_in_a_few_tokens(edit):
+def test_each_change_has_a_short_description(edit):
     assert [*map(describe, edit.changes)] == [
         "inject into layer 2 with strength 1.5",
         "inject into 1.3 with strength 0.5",
@@ -273,7 +273,7 @@ def test_an_impossible_strength_is_refused(strength):
         SearchSpace(strengths=[strength])
 
 
-def test_a_memory_through_the_lens_needs_a_head_and_a_lens_with_an_inverse(story_lenses, unrelated):
+def test_the_form_lens_needs_a_head_and_a_lens_with_an_inverse(story_lenses, unrelated):
     model = story_lenses.model
     given = {"token": 5, "unrelated": unrelated}
     by_layer = SearchSpace(form="lens", places=[(1, None)])
@@ -282,7 +282,7 @@ def test_a_memory_through_the_lens_needs_a_head_and_a_lens_with_an_inverse(story
     with pytest.raises(UsageError, match="the search needs lenses"):
         search_edit(model, PROMPT, "dog", **given)
     with pytest.raises(UsageError, match="the memory is empty"):
-        memory_words(model, " ")
+        memory_tokens(model, " ")
     from saccade.interp.lenses.residual_lenses import baseline_lenses
 
     logit = baseline_lenses(model, "logit-head")
@@ -297,10 +297,12 @@ BAD = (
 ABSENT = object()
 
 
-def changed_places(said):
-    """Every field of an edit and of each of its changes: where it stands, and its name."""
-    return [(said, name) for name in said] + [
-        (change, name) for change in said["changes"] for name in (*change, "factor", "head", "odd")
+def changed_places(manifest):
+    """Every field of an edit and of each of its changes: the dictionary it is in, and its name."""
+    return [(manifest, name) for name in manifest] + [
+        (change, name)
+        for change in manifest["changes"]
+        for name in (*change, "factor", "head", "odd")
     ]
 
 
@@ -310,7 +312,7 @@ def test_an_edit_with_any_value_in_any_field_is_refused_or_applied_never_a_crash
     edit.save(tmp_path / "edit")
     file = tmp_path / "edit" / "manifest.json"
     whole = json.loads(file.read_text())
-    ids, told, n_applied = stories.encode(PROMPT), [], 0
+    ids, messages, n_applied = stories.encode(PROMPT), [], 0
     for place, _ in enumerate(changed_places(whole["edit"])):
         for value in (*BAD, ABSENT):
             spoilt = json.loads(json.dumps(whole))
@@ -322,19 +324,19 @@ def test_an_edit_with_any_value_in_any_field_is_refused_or_applied_never_a_crash
             try:
                 loaded = load_edit(tmp_path / "edit", stories)
             except InterventionError as error:
-                told.append(str(error))
+                messages.append(str(error))
                 continue
-            # What was accepted is of the right type and does what it says, or says why not.
+            # An accepted edit has the right types, and either runs or raises a clear error.
             assert all(type(getattr(loaded, each)) is str for each in ("model", "about", "prompt"))
             try:
                 with loaded.applied(stories):
                     assert capture(stories, ids).final.isfinite().all()
             except (InterventionError, ModelError) as error:
-                told.append(f"{tmp_path}: {error}")
+                messages.append(f"{tmp_path}: {error}")
             else:
                 n_applied += 1
-    assert not [each for each in told if "\n" in each or str(tmp_path) not in each]
-    assert len(told) > 500 and 30 < n_applied < 120
+    assert not [each for each in messages if "\n" in each or str(tmp_path) not in each]
+    assert len(messages) > 500 and 30 < n_applied < 120
 
 
 @pytest.mark.parametrize(

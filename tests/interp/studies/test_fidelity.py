@@ -37,7 +37,7 @@ def fidelity(story_lenses, unseen, progress):
     )
 
 
-def test_every_head_has_every_figure_with_its_interval(fidelity, progress):
+def test_every_head_has_every_metric_with_its_interval(fidelity, progress):
     assert [(each.layer, each.head) for each in fidelity.heads] == [(1, 2), (1, 5), (4, 2), (4, 5)]
     for each in fidelity.heads:
         assert each.effect > 0
@@ -80,7 +80,9 @@ def test_json_is_plain_numbers(fidelity):
     assert found["mean"]["alignment"]["low"] <= found["mean"]["alignment"]["high"]
 
 
-def test_figures_are_kept_with_the_lenses_layer_by_layer(story_lenses, fidelity, stories, tmp_path):
+def test_metrics_are_stored_with_the_lenses_layer_by_layer(
+    story_lenses, fidelity, stories, tmp_path
+):
     one = replace(fidelity, heads=fidelity.heads[:1])
     other = replace(fidelity, heads=fidelity.heads[1:])
     story_lenses.save(path := tmp_path / "lens")

@@ -1,4 +1,4 @@
-"""The figures of fidelity are what their definitions say."""
+"""The metrics of fidelity agree with their definitions."""
 
 import scipy.stats
 import torch
@@ -43,12 +43,12 @@ def test_sampled_tokens_give_the_divergence_of_all_of_them():
 
 
 def test_agreement_is_the_weighted_correlation_token_by_token():
-    said, before, after = (logits(seed, N, TOKENS).double() for seed in range(3))
-    found = agreement(said, before, after, log_weight=torch.zeros(TOKENS).double()).cosine()
+    lens_change, before, after = (logits(seed, N, TOKENS).double() for seed in range(3))
+    found = agreement(lens_change, before, after, log_weight=torch.zeros(TOKENS).double()).cosine()
     for row in range(N):
         p, q = before[row].softmax(-1), after[row].softmax(-1)
         w = [(float(a) + float(b)) / 2 for a, b in zip(p, q, strict=True)]
-        s = [float(x) for x in said[row].log_softmax(-1)]
+        s = [float(x) for x in lens_change[row].log_softmax(-1)]
         t = [float(x) for x in (after[row] - before[row]).log_softmax(-1)]
         mean_s = sum(a * b for a, b in zip(w, s, strict=True))
         mean_t = sum(a * b for a, b in zip(w, t, strict=True))
@@ -58,7 +58,7 @@ def test_agreement_is_the_weighted_correlation_token_by_token():
         assert abs(float(found[row]) - st / (ss * tt) ** 0.5) < 1e-9
 
 
-def test_a_lens_that_says_the_truth_at_any_scale_and_offset_agrees_fully():
+def test_a_proportional_change_with_any_offset_agrees_fully():
     before, after = logits(0, N, TOKENS), logits(1, N, TOKENS)
     none = torch.zeros(TOKENS)
     truth = agreement(0.2 * (after - before) + 5.0, before, after, log_weight=none).cosine()
@@ -75,7 +75,7 @@ def test_spearman_is_scipys():
     torch.testing.assert_close(spearman(a, b), torch.tensor(expected))
 
 
-def test_equal_figures_share_a_rank_and_what_does_not_vary_has_no_correlation():
+def test_ties_share_a_rank_and_a_constant_has_no_correlation():
     chance = torch.Generator().manual_seed(0)
     a, b = (torch.randint(0, 4, (3, TOKENS), generator=chance).double() for _ in range(2))
     expected = [float(scipy.stats.spearmanr(x, y).statistic) for x, y in zip(a, b, strict=True)]
@@ -83,12 +83,12 @@ def test_equal_figures_share_a_rank_and_what_does_not_vary_has_no_correlation():
     assert spearman(torch.ones(TOKENS), torch.arange(TOKENS).float()) == 0
 
 
-def test_an_interval_holds_the_figure_and_narrows_with_more_text():
-    figures = 0.5 + logits(0, 400, 1)
-    few, many = (estimate(resampled_means(figures[:n])[:, 0]) for n in (25, 400))
+def test_an_interval_contains_the_estimate_and_narrows_with_more_text():
+    values = 0.5 + logits(0, 400, 1)
+    few, many = (estimate(resampled_means(values[:n])[:, 0]) for n in (25, 400))
     for found, n in ((few, 25), (many, 400)):
         assert found.low < found.value < found.high
         # The textbook interval of a mean.
-        error = float(figures[:n].std()) / n**0.5
+        error = float(values[:n].std()) / n**0.5
         assert abs((found.high - found.low) / (2 * 1.96 * error) - 1) < 0.15
     assert resampled(5).sum(1).unique().tolist() == [5.0]

@@ -1,4 +1,4 @@
-"""A guard: its features by their definition, its scores taken apart, its folder, its refusals."""
+"""A guard: its features by their definition, the parts of its scores, its folder, its errors."""
 
 import json
 from dataclasses import replace
@@ -6,13 +6,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from saccade.cli.guard_commands import in_portions
+from saccade.cli.guard_commands import in_batches
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import capture
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.residual_lenses import baseline_lenses
-from saccade.interp.studies.guard.features import FIRST, N_NUMBERS, HeadSums, lens_roots, stretches
-from saccade.interp.studies.guard.guard_eval import METHODS, evaluate_guard, surprise
+from saccade.interp.studies.guard.features import (
+    FIRST,
+    N_NUMBERS,
+    HeadSums,
+    lens_roots,
+    span_bounds,
+)
+from saccade.interp.studies.guard.guard_eval import METHODS, evaluate_guard, log_perplexity
 from saccade.interp.studies.guard.guard_file import load_guard
 from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
 from saccade.interp.studies.guard.guard_prompts import prompts_of
@@ -42,13 +48,13 @@ def guard(lenses):
 
 @pytest.fixture(scope="module")
 def alarming(guard):
-    """A guard that reports a prompt, whatever the heads of the little model make of it."""
+    """A guard that reports every prompt."""
     prompt = f"{ORDINARY[0]} {ATTACK}"
     return replace(guard, threshold=float(guard.scores([prompt])) - 1), prompt
 
 
-def test_lengths_under_the_root_are_the_divergence_between_what_a_lens_says(stories, lenses):
-    """For a small step from where the lens says what the baseline lens does."""
+def test_lengths_under_the_root_are_the_divergence_of_lens_predictions(stories, lenses):
+    """For a small step from where the lens predicts as the baseline lens does."""
     layer = stories.layers[1].index
     lens = HeadLens.start(stories, layer)
     lens.weight.data.copy_(lenses.by_layer[layer].weight)
@@ -62,7 +68,7 @@ def test_lengths_under_the_root_are_the_divergence_between_what_a_lens_says(stor
     torch.testing.assert_close(length, divergence, rtol=0.05, atol=1e-9)
 
 
-def test_a_head_is_read_where_what_its_lens_says_varies_most(stories, lenses):
+def test_a_head_is_read_where_its_lens_prediction_varies_most(stories, lenses):
     """Against loops over tokens, in the coordinates where lengths are nats."""
     sums, layer, head = HeadSums(), stories.layers[1].index, 2
     root = lens_roots(lenses)[layer][head]
@@ -80,7 +86,7 @@ def test_a_head_is_read_where_what_its_lens_says_varies_most(stories, lenses):
     torch.testing.assert_close(found, variances.flip(0).diag(), rtol=1e-3, atol=1e-3)
 
 
-def test_features_are_means_over_a_stretch_of_some_numbers_a_head(stories, guard):
+def test_features_are_means_over_a_span_of_some_numbers_per_head(stories, guard):
     z = {k: each[0] for k, each in capture(stories, stories.encode(ORDINARY[3])).z.items()}
     readout = guard.readout
     found = readout.points(z)
@@ -97,7 +103,7 @@ def test_features_are_means_over_a_stretch_of_some_numbers_a_head(stories, guard
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 7, 8, 9, 30])
 def test_stretches_cover_the_end_of_the_text_and_lie_within_it(n_tokens):
-    spans = stretches(n_tokens, window=7, stride=3)
+    spans = span_bounds(n_tokens, window=7, stride=3)
     assert spans[-1][1] == n_tokens
     assert all(0 <= start < stop <= n_tokens and stop - start <= 7 for start, stop in spans)
 
@@ -126,7 +132,7 @@ def test_an_alarm_names_heads_whose_shares_are_parts_of_one(stories, alarming):
     assert verdict.heads[0].adds and all(token.value > 0 for token in verdict.heads[0].adds)
 
 
-def test_the_tokens_of_an_alarm_are_what_the_lens_adds_to_the_usual(stories, lenses, alarming):
+def test_the_tokens_of_an_alarm_are_predicted_more_than_usual(stories, lenses, alarming):
     guard, prompt = alarming
     verdict = guard.judge([prompt], heads=1, tokens=3)[0]
     first = verdict.heads[0]
@@ -146,7 +152,7 @@ def test_the_tokens_of_an_alarm_are_what_the_lens_adds_to_the_usual(stories, len
     assert [token.id for token in first.adds] == gain.topk(3).indices.tolist()
 
 
-def test_a_saved_guard_says_the_same(guard, lenses, tmp_path):
+def test_a_saved_guard_gives_the_same_verdicts(guard, lenses, tmp_path):
     guard.save(tmp_path / "guard")
     again = load_guard(tmp_path / "guard", lenses)
     torch.testing.assert_close(again.scores(ORDINARY[:5]), guard.scores(ORDINARY[:5]))
@@ -168,7 +174,7 @@ def test_a_guard_is_refused_for_other_lenses_and_other_models(guard, chance_lens
         load_guard(path, chance_lenses())
 
 
-def test_a_missing_or_strange_folder_is_refused(lenses, tmp_path):
+def test_a_missing_or_other_folder_is_refused(lenses, tmp_path):
     with pytest.raises(LensError, match="no such folder") as error:
         load_guard(tmp_path / "nowhere", lenses)
     assert "saccade guard fit" in error.value.hint
@@ -182,14 +188,14 @@ def test_too_few_prompts_bad_settings_and_other_lenses_are_refused(stories, lens
         fit_guard(lenses, ORDINARY[:3])
     with pytest.raises(UsageError, match="cannot fit a guard with window 0"):
         fit_guard(lenses, ORDINARY, config=GuardConfig(window=0))
-    with pytest.raises(UsageError, match="these are logit-head lenses"):
+    with pytest.raises(UsageError, match="needs head lenses, got logit-head lenses"):
         fit_guard(baseline_lenses(stories, "logit-head"), ORDINARY)
 
 
 def test_surprise_is_the_loss_that_the_model_itself_reports(stories):
     for prompt in ORDINARY[:3]:
         ids = stories.encode(prompt)
-        found = surprise(stories, capture(stories, ids).final[0], ids[0])
+        found = log_perplexity(stories, capture(stories, ids).final[0], ids[0])
         assert found == pytest.approx(float(stories.hf(ids, labels=ids).loss), rel=1e-4)
 
 
@@ -213,7 +219,7 @@ def test_lines_are_plain_or_json_and_others_are_refused():
         ("{oh", "line 1 begins like JSON"),
         (
             '{"prompt": ' + "[" * 100_000,
-            "line 1 begins like JSON and is none: .* levels of nesting",
+            "line 1 begins like JSON but is not valid: .* levels of nesting",
         ),
     ):
         with pytest.raises(UsageError, match=message):
@@ -221,7 +227,7 @@ def test_lines_are_plain_or_json_and_others_are_refused():
 
 
 def test_prompts_before_a_line_that_is_none_are_still_given():
-    portions = in_portions(prompts_of(["one", "two", "three", '{"a": 1}', "four"]), 2)
-    assert [next(portions), next(portions)] == [["one", "two"], ["three"]]
+    batches = in_batches(prompts_of(["one", "two", "three", '{"a": 1}', "four"]), 2)
+    assert [next(batches), next(batches)] == [["one", "two"], ["three"]]
     with pytest.raises(UsageError, match="line 4 holds no prompt"):
-        next(portions)
+        next(batches)

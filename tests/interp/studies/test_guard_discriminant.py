@@ -11,7 +11,7 @@ D = 7
 
 @pytest.fixture
 def prompts():
-    """Of unlike lengths; in those of the second kind one stretch, somewhere, is high in two."""
+    """Of unlike lengths; in those of the second kind one span, somewhere, is high in two."""
     chance = torch.Generator().manual_seed(0)
     found = [torch.randn(3 + row % 5, D, generator=chance) * 2 + 1 for row in range(200)]
     has_request = torch.arange(200) % 2 == 1
@@ -51,7 +51,7 @@ def test_at_its_weights_the_loss_of_the_definition_has_no_slope(prompts):
     assert loss < 0.7 * start
 
 
-def test_with_one_stretch_a_prompt_it_is_logistic_regression(prompts):
+def test_with_one_span_per_prompt_it_is_logistic_regression(prompts):
     """Against Newton's method, which shares nothing with it but the loss."""
     single = [points[row % len(points)][None] for row, points in enumerate(prompts[0])]
     fitted = Discriminant.fit(single, prompts[1])
@@ -67,7 +67,7 @@ def test_with_one_stretch_a_prompt_it_is_logistic_regression(prompts):
     torch.testing.assert_close(found, w, rtol=1e-2, atol=1e-3)
 
 
-def test_it_finds_the_stretch_that_nobody_showed_it(prompts):
+def test_it_finds_the_span_that_has_no_label(prompts):
     fitted = Discriminant.fit(*prompts)
     for row in range(1, 200, 2):
         points = prompts[0][row]
@@ -76,7 +76,7 @@ def test_it_finds_the_stretch_that_nobody_showed_it(prompts):
     assert scores[prompts[1]].min() > scores[~prompts[1]].median()
 
 
-def test_shares_sum_to_the_way_from_an_ordinary_stretch(prompts):
+def test_shares_sum_to_the_difference_from_an_ordinary_span(prompts):
     fitted = Discriminant.fit(*prompts)
     points = prompts[0][1]
     middle = fitted.scale * fitted.mean + fitted.centre

@@ -42,7 +42,7 @@ def folder(guard, tmp_path):
 
 
 def rewrite(folder, *, made=None, tensors=None):
-    """Write a guard anew with right checksums, whatever it says: as a faulty program would."""
+    """Write a guard with right checksums, whatever its values: as a faulty program would."""
     stored = read_tensors(folder, GUARD) if tensors is None else tensors
     said = dict(read_manifest(folder)["guard"], **(made or {}))
     said["layers"] = tuple(said["layers"])
@@ -89,7 +89,7 @@ def test_a_field_that_a_guard_does_not_have_is_refused(folder, lenses):
     ],
     ids=["NaN", "infinite", "shorter", "another axis", "integers", "a number", "absent"],
 )
-def test_a_guard_with_a_spoilt_tensor_is_refused_though_its_checksums_are_right(
+def test_a_guard_with_a_damaged_tensor_is_refused_though_its_checksums_are_right(
     folder, lenses, spoil
 ):
     stored = read_tensors(folder, GUARD)
@@ -98,7 +98,7 @@ def test_a_guard_with_a_spoilt_tensor_is_refused_though_its_checksums_are_right(
     for name in stored:
         spoilt = stored | {name: spoil(stored[name])}
         rewrite(folder, made=before, tensors={k: v for k, v in spoilt.items() if v is not None})
-        with pytest.raises(LensError, match=r"cannot judge|does not fit"):
+        with pytest.raises(LensError, match=r"is invalid|does not fit"):
             load_guard(folder, lenses)
 
 
@@ -139,13 +139,13 @@ def test_tensors_of_another_guard_are_refused(guard, lenses, folder, tmp_path):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_a_guard_that_cannot_judge_is_not_even_made(guard, number):
+def test_an_invalid_guard_cannot_be_made(guard, number):
     for changed in (
         lambda: replace(guard, threshold=number),
         lambda: replace(guard, discriminant=replace(guard.discriminant, bias=number)),
         lambda: replace(guard, ordinary=guard.ordinary.clone().fill_(number)),
     ):
-        with pytest.raises(LensError, match="the guard cannot judge"):
+        with pytest.raises(LensError, match="the guard is invalid"):
             changed()
 
 
@@ -161,11 +161,11 @@ def test_a_prompt_over_which_heads_are_not_finite_gets_no_verdict(guard, stories
     for ask in (Guard.judge, Guard.scores):
         with layer.attention.v_proj.register_forward_hook(spoil), pytest.raises(ModelError):
             ask(guard, [f"{ORDINARY[0]} {ATTACK}"])
-    # Nor where only what the heads hold is not finite, and the model goes on without them.
+    # Nor where only the activations of heads are not finite.
     z = {at.index: torch.zeros(12, at.n_heads, at.d_head) for at in stories.layers}
     assert isinstance(guard.score_of(z), float)
     z[layer.index][5, 1, 2] = number
-    with pytest.raises(LensError, match="cannot judge this prompt"):
+    with pytest.raises(LensError, match="cannot score this prompt"):
         guard.score_of(z)
 
 

@@ -1,4 +1,4 @@
-"""The prompts a guard is tried with: nothing is in two parts, and lengths tell nothing."""
+"""The prompts a guard is evaluated on: nothing is in two parts, and lengths are matched."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Every head's figures, judged one head at a time with hooks made by hand."""
+"""The scores of every head, checked one head at a time with hand-written hooks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_direct_is_direct_logit_attribution(stories, target):
         assert_close(row, (mine - theirs)[0, 0], **CLOSE)
 
 
-def test_without_a_second_token_the_mean_of_all_is_taken_off(stories):
+def test_without_a_second_token_the_mean_of_all_is_subtracted(stories):
     logits = torch.randn(2, stories.d_vocab, generator=torch.Generator().manual_seed(1))
     target = Target(7)
     assert_close(target.score(logits), logits[:, 7] - logits.mean(-1))
@@ -173,7 +173,7 @@ def test_the_answers_are_those_of_the_later_parts_watched_one_by_one(stories, re
     assert found[layer, head].norm == pytest.approx(float(rescaled @ along), abs=5e-4)
 
 
-def test_the_first_token_of_a_token_is_the_one_that_would_come_next(stories):
+def test_the_first_token_of_a_word_is_the_one_that_would_come_next(stories):
     next_to = stories.encode("a Lily")[0, stories.encode("a").shape[1]]
     for token, text in ((" Lily", "named"), ("Lily", "named"), (" Lily", "named ")):
         assert first_token(stories, token, text) == next_to
@@ -181,7 +181,7 @@ def test_the_first_token_of_a_token_is_the_one_that_would_come_next(stories):
         first_token(stories, "  ", "named")
 
 
-def test_tokens_that_begin_alike_cannot_be_set_against_each_other(stories):
+def test_words_with_the_same_first_token_are_refused(stories):
     with pytest.raises(UsageError, match="begin with the same token"):
         find_target(stories, TEXT, "Lily", " Lily")
 

@@ -1,4 +1,4 @@
-"""The two-hop questions are sound, and their figures are those of plain runs."""
+"""The two-hop questions are sound, and their metrics equal those of plain runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.testing import assert_close
 from saccade.errors import UsageError
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.studies.bias.bias_words import behind_a_space
-from saccade.interp.studies.edit.injection import memory_words, point_to_heads
+from saccade.interp.studies.edit.injection import memory_tokens, point_to_heads
 from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
 from saccade.interp.studies.edit.two_hop import (
-    HopFigures,
+    HopMetrics,
     HopTrial,
     Setting,
     another_of_each,
@@ -39,10 +39,10 @@ def test_there_are_hundreds_of_questions_and_no_two_are_alike():
 
 
 def test_no_bridge_is_in_both_halves():
-    chosen, judged = halves(two_hops())
-    assert len(chosen) + len(judged) == len(two_hops())
-    assert not {q.bridge for q in chosen} & {q.bridge for q in judged}
-    assert min(len(chosen), len(judged)) > 150
+    first, second = halves(two_hops())
+    assert len(first) + len(second) == len(two_hops())
+    assert not {q.bridge for q in first} & {q.bridge for q in second}
+    assert min(len(first), len(second)) > 150
 
 
 def test_known_questions_are_those_whose_hops_are_the_likeliest_next_tokens(stories):
@@ -51,8 +51,8 @@ def test_known_questions_are_those_whose_hops_are_the_likeliest_next_tokens(stor
 
     def right(prompt, token):
         with torch.no_grad():
-            said = stories.hf(input_ids=stories.encode(prompt)).logits[0, -1].argmax()
-        return int(said) == behind_a_space(stories, token)[0]
+            likeliest = stories.hf(input_ids=stories.encode(prompt)).logits[0, -1].argmax()
+        return int(likeliest) == behind_a_space(stories, token)[0]
 
     expected = [q for q in questions if right(q.first, q.bridge) and right(q.second, q.answer)]
     assert known == expected
@@ -75,7 +75,9 @@ def chance_by_hand(model, q, changes=()):
     ("form", "layer"),
     [("unembedding", 1), ("unembedding", None), ("lens", None), ("text", 1), ("text", None)],
 )
-def test_injected_figures_are_those_of_one_question_at_a_time(story_lenses, form, where, layer):
+def test_injected_probabilities_are_those_of_one_question_at_a_time(
+    story_lenses, form, where, layer
+):
     model, questions = story_lenses.model, two_hops()[:5]
     trial = HopTrial(model, questions, layers=[1, 3], lenses=story_lenses)
     setting = Setting(form, where, layer, 0.7)
@@ -90,11 +92,11 @@ def test_injected_figures_are_those_of_one_question_at_a_time(story_lenses, form
         assert_close(swapped[row], chance_by_hand(model, q, changes), atol=1e-6, rtol=2e-3)
 
 
-def test_heads_are_those_that_the_lenses_point_to_at_the_place_of_the_memory(story_lenses):
+def test_heads_are_those_whose_lenses_most_predict_the_memory_at_its_position(story_lenses):
     model, questions = story_lenses.model, two_hops()[:3]
     trial = HopTrial(model, questions, layers=[], lenses=story_lenses)
     for row, q in enumerate(questions):
-        tokens, back = memory_words(model, q.bridge), q.back(model)
+        tokens, back = memory_tokens(model, q.bridge), q.back(model)
         pointed = point_to_heads(story_lenses, q.question, tokens, position=back)[:POINTED]
         changes = trial.changes(Setting("lens", "phrase", None, 1.0), row)
         assert {(c.layer, c.head) for c in changes} == {(p.layer, p.head) for p in pointed}
@@ -107,7 +109,7 @@ def test_the_phrase_ends_where_its_last_token_is(stories):
     assert read.strip().endswith(q.phrase)
 
 
-def test_each_half_is_judged_with_what_the_other_chose(story_lenses):
+def test_each_half_is_evaluated_with_the_setting_chosen_on_the_other(story_lenses):
     model = story_lenses.model
     unrelated = UnrelatedText(model, reference_text(model, rows=2, window=24))
     few = list(two_hops()[::90])
@@ -122,7 +124,7 @@ def test_each_half_is_judged_with_what_the_other_chose(story_lenses):
     assert json.loads(json.dumps(report.to_dict()))["unrelated_perplexity"] == [*report.costs]
 
 
-def test_a_search_for_each_question_takes_the_best_that_costs_little(story_lenses):
+def test_a_search_for_each_question_takes_the_best_cheap_setting(story_lenses):
     model = story_lenses.model
     unrelated = UnrelatedText(model, reference_text(model, rows=2, window=24))
     few = list(two_hops()[::120])
@@ -142,8 +144,8 @@ def test_the_memory_of_another_question_has_another_bridge_and_another_answer():
 
 
 def test_ratios_are_over_the_questions_that_were_below_a_tenth():
-    figures = HopFigures(torch.tensor([0.01, 0.05, 0.5]), torch.tensor([0.04, 0.05, 0.1]))
-    found = figures.to_dict()
+    metrics = HopMetrics(torch.tensor([0.01, 0.05, 0.5]), torch.tensor([0.04, 0.05, 0.1]))
+    found = metrics.to_dict()
     assert (found["questions"], found["below_a_tenth"]) == (3, 2)
     assert found["mean_ratio"] == pytest.approx(2.5)
     assert found["geometric_mean_ratio"] == pytest.approx(2.0)

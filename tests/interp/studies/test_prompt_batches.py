@@ -21,7 +21,7 @@ def test_every_prompt_is_in_one_batch_and_no_batch_is_too_large():
             assert last == len(encoded[row]) - 1
 
 
-def test_padding_does_not_change_what_heads_hold(stories):
+def test_padding_does_not_change_activations(stories):
     encoded = encode_prompts(stories, PROMPTS)
     (batch,) = prompt_batches(encoded)
     together = capture(stories, batch.ids, mask=batch.mask)

@@ -1,4 +1,4 @@
-"""Judged against each prompt run whole and alone."""
+"""Prompt ends, compared with each prompt run whole and alone."""
 
 from __future__ import annotations
 

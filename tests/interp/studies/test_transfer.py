@@ -1,4 +1,4 @@
-"""Lenses away from home: other layers, a changed model, one lens for many heads."""
+"""Lenses on other layers, on a changed model, and one lens for many heads."""
 
 import copy
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_a_lens_of_a_layer_that_writes_alike_costs_nothing_there(stories, story_
     sample = held_out_of(story_lenses, unseen).sample
     mean = {at: sample.z[at].mean(0) for at in (home, away)}
     lens = copy.deepcopy(story_lenses.by_layer[away])
-    # What head h of layer 0 would have to hold, read back into what head h of layer 2 holds.
+    # The activation of head h of layer 0 that writes the same as that of head h of layer 2.
     through = writes[home] @ torch.linalg.pinv(writes[away])  # [head, d_head, d_head]
     own = story_lenses.by_layer[home]
     lens.weight.data.copy_(torch.linalg.solve(through, own.weight.data))
@@ -79,7 +79,7 @@ def test_another_model_is_refused(story_lenses):
     from families import tiny
 
     other = wrap_model(tiny("llama"), None, name="another")
-    with pytest.raises(LensError, match="another is no version of"):
+    with pytest.raises(LensError, match="another is not a version of"):
         moved_to(story_lenses, other)
 
 
@@ -113,5 +113,5 @@ def test_a_shared_lens_is_least_squares_on_what_heads_write(stories, story_lense
 
 
 def test_lenses_without_their_sums_cannot_be_shared(story_lenses, unseen):
-    with pytest.raises(LensError, match="do not hold the sums"):
+    with pytest.raises(LensError, match="have no stored statistics"):
         share_lenses(replace(story_lenses, stored={}), unseen)

@@ -1,4 +1,4 @@
-"""How much probability lenses, and the model itself, give to words after a prompt."""
+"""The probability that lenses, and the model itself, give to words after a prompt."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CHUNK_BYTES = 2**26  # of lens logits at once: some prompts x one layer's heads 
 
 
 class Asked(NamedTuple):
-    """Prompts and words, with what of the words does not depend on any head.
+    """Prompts and words, with the part of the words' probability that depends on no head.
 
-    A lens tells the next token, so a word of several tokens gets the lens's probability of the
-    first times the model's own probability of the others behind it (`log_rest`).
+    A lens predicts the next token, so a word of several tokens gets the lens's probability of the
+    first times the model's own probability of the others after it (`log_rest`).
     """
 
     encoded: Sequence[Int[Tensor, " _"]]
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
 @torch.no_grad()
 def ask(model: LanguageModel, encoded: Sequence[Int[Tensor, " _"]], words: WordTokens) -> Asked:
-    """Run the model over what begins a several-token word, to know how it goes on."""
+    """Run the model on the prefixes of words of several tokens, for the rest of their tokens."""
     log_rest = torch.zeros(len(encoded), len(words.ids), dtype=torch.double)
     jobs = [
         (prompt, word)
@@ -55,8 +55,8 @@ def ask(model: LanguageModel, encoded: Sequence[Int[Tensor, " _"]], words: WordT
     for batch in prompt_batches(begun):
         final = run_base(model.hf, batch.ids, mask=batch.mask)
         row, at, token, job = _continuations(batch.rows.tolist(), jobs, encoded, words)
-        said = model.unembedding.logits(final[row, at]).float().log_softmax(-1)  # [n, d_vocab]
-        found = said.cpu().gather(-1, torch.tensor(token)[:, None])[:, 0].double()
+        log_p = model.unembedding.logits(final[row, at]).float().log_softmax(-1)  # [n, d_vocab]
+        found = log_p.cpu().gather(-1, torch.tensor(token)[:, None])[:, 0].double()
         which = torch.tensor([jobs[each] for each in job])
         log_rest.index_put_((which[:, 0], which[:, 1]), found, accumulate=True)
     return Asked(encoded, words, log_rest)
@@ -68,7 +68,7 @@ def _continuations(
     encoded: Sequence[Tensor],
     words: WordTokens,
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """For each later token of a batch's words: row, position before it, the token, whose it is."""
+    """For each later token of a batch's words: row, position before it, the token, its job."""
     found = [
         (row, len(encoded[jobs[job][0]]) + step, token, job)
         for row, job in enumerate(rows)
@@ -85,8 +85,8 @@ def model_mass(model: LanguageModel, asked: Asked) -> Float[Tensor, "prompt word
     for batch in prompt_batches(asked.encoded):
         final = run_base(model.hf, batch.ids, mask=batch.mask)
         last = final[torch.arange(len(final)), batch.last]
-        said = model.unembedding.logits(last).float().log_softmax(-1)
-        mass[batch.rows] = said[:, asked.first].cpu().double()
+        log_p = model.unembedding.logits(last).float().log_softmax(-1)
+        mass[batch.rows] = log_p[:, asked.first].cpu().double()
     return (mass + asked.log_rest).exp()
 
 
@@ -94,7 +94,7 @@ def model_mass(model: LanguageModel, asked: Asked) -> Float[Tensor, "prompt word
 def lens_mass(
     lenses: Lenses, asked: Asked, groups: Float[Tensor, "word group"]
 ) -> Float[Tensor, "prompt site group"]:
-    """What every lens gives to the words after each prompt, added up by group."""
+    """The mass of every lens on the words after each prompt, summed by group."""
     parts = []
     rest, groups = asked.log_rest, groups.double()
     for layer, activation in _last_activation(lenses, asked.encoded):
@@ -103,19 +103,19 @@ def lens_mass(
         chunks = [
             _log_probs(lenses.by_layer[layer](some), first) for some in activation.split(size)
         ]
-        said = (torch.cat(chunks).cpu().double() + rest[:, None]).exp()  # [prompt, head, word]
-        parts.append(said @ groups)
+        p = (torch.cat(chunks).cpu().double() + rest[:, None]).exp()  # [prompt, head, word]
+        parts.append(p @ groups)
     return torch.cat(parts, dim=1)
 
 
 def baseline_mass(lenses: Lenses, asked: Asked) -> Float[Tensor, "prompt word"]:
-    """What the baseline lens, which hears nothing, gives to the words."""
+    """The mass of the baseline lens on the words."""
     always = lenses.baseline.log_softmax(-1)[asked.first.to(lenses.baseline.device)]
     return (always.cpu().double() + asked.log_rest).exp()
 
 
 def _last_activation(lenses: Lenses, encoded: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """By layer: what its lens reads at the last token of each prompt."""
+    """By layer: the activation that its lens reads at the last token of each prompt."""
     model = lenses.model
     residual = any(needs_residual(lens.site) for lens in lenses.by_layer.values())
     kept: dict[int, list[Tensor]] = {layer: [] for layer in lenses.by_layer}
@@ -142,6 +142,6 @@ def _log_probs(
 ) -> Float[Tensor, "n head word"]:
     chosen = logits[..., ids].clone()
     highest = logits.amax(-1, keepdim=True)
-    # In place, and not torch's own logsumexp, which takes eight times as long (lenses/scoring.py).
+    # In place: torch's own logsumexp takes eight times as long (lenses/scoring.py).
     total = logits.sub_(highest).exp_().sum(-1, keepdim=True).log_() + highest
     return chosen - total

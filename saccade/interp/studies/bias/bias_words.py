@@ -1,4 +1,4 @@
-"""Words whose mass is measured, as the tokens that a model would write them with."""
+"""Words whose probability mass is measured, and their tokens; suites of words and prompts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 DATA = "bias_suites.json"
 _CHOICE = re.compile(r"\{([^{}|]*)\|([^{}|]*)\}")
-# What is left of a choice that is not closed, not opened, or has more than two parts.
+# A choice that is not closed, not opened, or has more than two parts.
 _BROKEN = re.compile(r"\{[^{}]*\||\|[^{}]*\}")
 
 
 class Suite(NamedTuple):
-    """A ready-made question about a model."""
+    """A ready-made set of words and prompts."""
 
     about: str
     words: tuple[str, ...]
@@ -52,7 +52,7 @@ def word_lists() -> Mapping[str, Sequence[str]]:
 
 
 def suite_names() -> tuple[str, ...]:
-    """The suites that there are.
+    """The names of all suites.
 
     >>> suite_names()
     ('pronouns', 'occupations', 'nationalities')
@@ -63,7 +63,7 @@ def suite_names() -> tuple[str, ...]:
 def find_suite(name: str) -> Suite:
     """A suite by its name."""
     if name not in suite_names():
-        hint = suggest(name, suite_names(), f"there are {', '.join(suite_names())}")
+        hint = suggest(name, suite_names(), f"suites are {', '.join(suite_names())}")
         raise UsageError(f"there is no suite {name!r}", hint=hint)
     found, lists = _data()["suites"][name], word_lists()
     return Suite(
@@ -85,7 +85,7 @@ def split_pairs(lines: Sequence[str]) -> PromptPairs:
     """
     kept = [line.strip() for line in lines if line.strip()]
     if not kept:
-        raise UsageError("there are no prompts", hint="give at least two, one a line")
+        raise UsageError("there are no prompts", hint="give at least two, one per line")
     for line in kept:
         if _BROKEN.search(_CHOICE.sub("", line)):
             raise UsageError(
@@ -117,12 +117,12 @@ def _data() -> Mapping[str, Any]:
     return json.loads(whole.read_text(encoding="utf-8"))
 
 
-FEWEST = 2  # one word tells of that word, not of what it stands for
+FEWEST = 2  # a single word measures that word, not the attribute
 
 
 @dataclass(frozen=True)
 class WordTokens:
-    """Words, and the ids of the tokens that each is written with behind a space."""
+    """Words, and the ids of their tokens after a space."""
 
     words: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]
@@ -134,11 +134,11 @@ class WordTokens:
 
     @property
     def counted(self) -> tuple[bool, ...]:
-        """Whether a word adds to the mass of all: "hers" does not where it is "her" and "s"."""
+        """Whether a word adds to the total mass: "hers" does not if it is "her" and "s"."""
         return tuple(self.started_by(ids) is None for ids in self.ids)
 
     def started_by(self, ids: tuple[int, ...]) -> str | None:
-        """The word whose tokens are the first of these, but not all of them."""
+        """The word whose tokens are a proper prefix of these."""
         for word, own in zip(self.words, self.ids, strict=True):
             if len(own) < len(ids) and ids[: len(own)] == own:
                 return word
@@ -146,23 +146,23 @@ class WordTokens:
 
 
 def find_words(asked: str) -> list[str]:
-    """Words between commas, of a list by its name, or of a file (one a line; # begins a remark).
+    """Comma-separated words, a list by name, or a file (one word per line; # starts a comment).
 
     >>> find_words("she, her,hers")
     ['she', 'her', 'hers']
     """
     lists = word_lists()
-    # Commas first: a long line of words is no name that a file can have.
+    # Commas first: a long line of words is not a valid file name.
     if "," in asked:
         return [word for each in asked.split(",") if (word := each.strip())]
     if asked in lists:
         return list(lists[asked])
     try:
         is_file = Path(asked).is_file()
-    except OSError:  # longer than any name of a file
+    except OSError:  # too long for a file name
         is_file = False
     if not is_file:
-        ways = f"lists are {', '.join(lists)}; or write words with commas between them"
+        ways = f"lists are {', '.join(lists)}; or give comma-separated words"
         raise UsageError(
             f"{asked[:60]!r} is no list of words: there is no such file, and no list of that name",
             hint=suggest(asked, lists, ways),
@@ -171,46 +171,46 @@ def find_words(asked: str) -> list[str]:
         lines = Path(asked).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"cannot read words from {asked}: {error}", hint="give a text file, one word a line"
+            f"cannot read words from {asked}: {error}", hint="give a text file, one word per line"
         ) from error
     return [word for line in lines if (word := line.partition("#")[0].strip())]
 
 
 def tokens_of(model: LanguageModel, words: Sequence[str]) -> WordTokens:
-    """How the model writes each word in the middle of a text.
+    """The tokens of each word in the middle of a text.
 
     Raises:
-        UsageError: there are fewer than two words, or one stands twice.
+        UsageError: there are fewer than two words, or one is listed twice.
     """
     words = [word.strip() for word in words]
     if len(words) < FEWEST or not all(words):
         raise UsageError(
             f"expected at least {FEWEST} words, got {len(words)}: {', '.join(words) or 'none'}",
-            hint="a list of words that mean alike tells more than one of them: she,her,hers",
+            hint="give several words of the same meaning: she,her,hers",
         )
     if twice := sorted({word for word in words if words.count(word) > 1}):
-        raise UsageError(f"the word {twice[0]!r} is listed twice", hint="leave one of them out")
+        raise UsageError(f"the word {twice[0]!r} is listed twice", hint="remove one of them")
     return WordTokens(tuple(words), tuple(behind_a_space(model, word) for word in words))
 
 
 def refuse_shared(words: WordTokens, against: WordTokens) -> None:
-    """Two lists that are set against each other have no word in common, nor the start of one."""
+    """Refuse two lists with a common word, or with a word that is a prefix of one in the other."""
     if shared := sorted(set(words.words) & set(against.words)):
         raise UsageError(
-            f"the word {shared[0]!r} is in both lists", hint="leave it out of one of them"
+            f"the word {shared[0]!r} is in both lists", hint="remove it from one of them"
         )
     for one, other in ((words, against), (against, words)):
         for word, ids in zip(other.words, other.ids, strict=True):
             if (start := one.started_by(ids)) is not None:
                 raise UsageError(
-                    f"the model writes {word!r} as {start!r} and more, which is in the other list",
-                    hint="leave one of the two out: the mass on the one is part of the other's",
+                    f"the tokens of {word!r} begin with those of {start!r} of the other list",
+                    hint="remove one of the two: the mass on one is part of the other's",
                 )
 
 
 def behind_a_space(model: LanguageModel, word: str) -> tuple[int, ...]:
     """The tokens of a word in the middle of a text."""
-    # Behind another word, because some tokenizers drop or add a space at the start of a text.
+    # After another word, because some tokenizers drop or add a space at the start of a text.
     before = model.encode("a")[0].tolist()
     whole = model.encode(f"a {word}")[0].tolist()
     if whole[: len(before)] != before or len(whole) == len(before):

@@ -1,8 +1,8 @@
-"""Which heads favour some words: by their lenses, and by what changes when they are silenced.
+"""Which heads favour some words: by their lenses, and by the effect of ablating them.
 
 Attention Lens (https://arxiv.org/abs/2310.16270), section 4, looks for heads whose lens shows a
-biased vocabulary for a prompt. Here the looking is a measurement: the lens's probability of given
-words, its difference between paired prompts, an interval, and an ablation of the head.
+biased vocabulary for a prompt. Here we measure it: the lens's probability of given words, its
+difference between paired prompts, an interval, and an ablation of the head.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 Progress = Callable[[str, int, int], None]
-FEWEST = 2  # prompts or pairs: of one there is no interval
+FEWEST = 2  # prompts or pairs: one has no interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiasConfig:
-    """How a bias is looked for."""
+    """Options of a search for bias."""
 
     ablate: int = 12
-    """Silence so many heads, those with the clearest difference, and run the model again."""
+    """Number of heads to ablate, those with the clearest difference."""
 
     by: Literal["mean", "zero"] = "mean"
-    """What a silenced head holds: its mean over the prompts, or zero."""
+    """Replace an ablated head by its mean over the prompts, or by zero."""
 
     draws: int = 2000
-    """How often prompts are drawn again for an interval."""
+    """Number of bootstrap draws for an interval."""
 
     seed: int = 0
     """Seed of those draws."""
@@ -62,11 +62,11 @@ def find_bias(
     config: BiasConfig | None = None,
     progress: Progress | None = None,
 ) -> Bias:
-    """Measure for every head how much its lens favours the words, and which heads the model heeds.
+    """Measure how much the lens of every head favours the words, and ablate the clearest heads.
 
-    For one prompt a head's figure is the mass of its lens on ``words``, less that on ``against``.
+    For one prompt a head's score is the mass of its lens on ``words``, less that on ``against``.
     For a pair it is the difference between its two prompts; without pairs, the difference from the
-    baseline lens, which says what is always likely. The interval is a percentile bootstrap over
+    baseline lens, which is the mean prediction. The interval is a percentile bootstrap over
     the pairs or prompts.
 
     A word of several tokens has the lens's mass on its first token times the model's own
@@ -117,12 +117,12 @@ def _encoded(lenses: Lenses, prompts: PromptPairs) -> list[Tensor]:
         what = "prompts" if prompts.second is None else "pairs of prompts"
         raise UsageError(
             f"expected at least {FEWEST} {what}, got {len(prompts.first)}",
-            hint="an interval needs several; some twenty are a good number",
+            hint="an interval needs several; about twenty are a good number",
         )
     if any(lens.site == "residual" for lens in lenses.by_layer.values()):
         raise UsageError(
             "these lenses read the residual stream, which has no heads",
-            hint="give lenses of heads, such as `saccade lens fit` makes",
+            hint="give lenses of heads, as `saccade lens fit` writes them",
         )
     return encode_prompts(lenses.model, [*prompts.first, *(prompts.second or ())])
 
@@ -146,7 +146,7 @@ def _without(
     by: Literal["mean", "zero"],
     progress: Progress | None,
 ) -> dict[Site, Float[Tensor, "prompt word"]]:
-    """The model's own mass on the words with one head silenced at every token."""
+    """The model's own mass on the words with one head ablated at every token."""
     model = lenses.model
     usual = mean_z(model, (ids[None] for ids in asked.encoded)) if by == "mean" and sites else {}
     found = {}
@@ -155,7 +155,7 @@ def _without(
         with intervene(model, Ablate(layer, head, by=by, value=value)):
             found[layer, head] = model_mass(model, asked)
         if progress is not None:
-            progress("silencing heads", done, len(sites))
+            progress("ablating heads", done, len(sites))
     return found
 
 

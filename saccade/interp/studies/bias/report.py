@@ -1,4 +1,4 @@
-"""What a search for biased heads found: ranked, as JSON, as a table."""
+"""The result of a search for biased heads: ranked, as JSON, as a table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jaxtyping import Float
 from rich.table import Table
 from torch import Tensor
 
-# From the mass of words after prompts to one figure a pair, and from those to an interval.
+# From the mass on words after prompts to one difference per pair, and from those to an interval.
 
 LIKELY = 0.95
-CHUNK = 2**24  # numbers drawn at once
+CHUNK = 2**24  # numbers in memory at once
 
 
 class Interval(NamedTuple):
-    """A mean, and where 95 % of the means of prompts drawn again lie."""
+    """A mean with its 95 % bootstrap interval over prompts."""
 
     mean: float
     low: float
@@ -27,7 +27,7 @@ class Interval(NamedTuple):
 
     @property
     def clear(self) -> float:
-        """The bound nearer to zero; zero where the interval holds it."""
+        """The distance from zero to the nearer bound; 0 if the interval contains zero."""
         return min(abs(self.low), abs(self.high)) if self.low * self.high > 0 else 0.0
 
 
@@ -39,32 +39,32 @@ class Intervals(NamedTuple):
     high: Float[Tensor, " site"]
 
     def at(self, site: int) -> Interval:
-        """That of one site."""
+        """The interval of one site."""
         return Interval(float(self.mean[site]), float(self.low[site]), float(self.high[site]))
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """What is compared with what."""
+    """The two sides of a comparison."""
 
     usual: Float[Tensor, "prompt group"]
-    """The baseline lens's mass on the words, and on those they are set against."""
+    """The baseline lens's mass on the words, and on the words against them."""
     n_pairs: int
     is_paired: bool
-    """The first ``n_pairs`` prompts are then compared with as many others, else with ``usual``."""
+    """If True, the first ``n_pairs`` prompts are compared with the others, else with ``usual``."""
 
     def sides(
         self, mass: Float[Tensor, "prompt ... group"]
     ) -> tuple[Float[Tensor, "pair ..."], Float[Tensor, "pair ..."]]:
-        """The two figures of every pair: mass on the words less mass on those against them."""
-        figures = _balance(mass)
+        """Both sides of every pair: mass on the words minus mass on the words against them."""
+        balance = _balance(mass)
         if self.is_paired:
-            return figures[: self.n_pairs], figures[self.n_pairs :]
-        usual = _balance(self.usual).view(-1, *[1] * (figures.dim() - 1))
-        return figures, usual.expand_as(figures)
+            return balance[: self.n_pairs], balance[self.n_pairs :]
+        usual = _balance(self.usual).view(-1, *[1] * (balance.dim() - 1))
+        return balance, usual.expand_as(balance)
 
     def differences(self, mass: Float[Tensor, "prompt ... group"]) -> Float[Tensor, "pair ..."]:
-        """First less second, for every pair."""
+        """First minus second, for every pair."""
         first, second = self.sides(mass)
         return first - second
 
@@ -76,10 +76,10 @@ def _balance(mass: Tensor) -> Tensor:
 def intervals(values: Float[Tensor, "pair site"], *, draws: int, seed: int) -> Intervals:
     """The mean of each site over pairs, with a percentile bootstrap over the pairs.
 
-    Efron, 1979, "Bootstrap methods: another look at the jackknife". All sites are drawn together:
+    Efron, 1979, "Bootstrap methods: another look at the jackknife". All sites share the draws:
     one product of the counts of each draw with the values. Where we differ from
     `scipy.stats.bootstrap` with percentiles: it gathers the values of every draw, which for 200
-    pairs, 270 sites and 1,000 draws took 4.7 s and 300 MB, the product 0.14 s; and it draws others.
+    pairs, 270 sites and 1,000 draws took 4.7 s and 300 MB, the product 0.14 s; its draws differ.
 
     >>> same = torch.full((5, 1), 2.0)
     >>> intervals(same, draws=10, seed=0).at(0)
@@ -104,7 +104,7 @@ Site = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Bias:
-    """How much every head's lens favours words, and what silencing some heads does.
+    """How much every head's lens favours words, and the effect of ablating some heads.
 
     All masses are probabilities. "First" and "second" are the prompts of a pair; without pairs,
     the prompts and the baseline lens.
@@ -119,21 +119,21 @@ class Bias:
     is_paired: bool
     sites: tuple[Site, ...]
     first: Float[Tensor, " site"]
-    """Mean mass on the words, less that on those against them, after the first prompts."""
+    """Mean mass on the words, minus that on the words against them, after the first prompts."""
     second: Float[Tensor, " site"]
     difference: Intervals
-    """First less second."""
+    """First minus second."""
     own: Interval
     """The same of the model's own prediction."""
     carried: Mapping[Site, Interval]
-    """How much of `own` goes when the head is silenced; of the heads that were tried."""
+    """How much of `own` disappears when the head is ablated; of the ablated heads."""
     by: str
 
     @property
     def title(self) -> str:
-        """What the mass is on, in a line."""
+        """One line: the words whose mass is measured."""
         words, against = (_some(each) for each in (self.words, self.against))
-        return f"Mass on {words}" + (f" less mass on {against}" if against else "")
+        return f"Mass on {words}" + (f" minus mass on {against}" if against else "")
 
     @property
     def ranked(self) -> list[int]:
@@ -147,12 +147,12 @@ class Bias:
 
     @property
     def n_changing(self) -> int:
-        """For how many of the silenced heads the model's own difference clearly changes."""
+        """For how many of the ablated heads the model's own difference clearly changes."""
         return sum(each.clear > 0 for each in self.carried.values())
 
     @property
     def n_by_chance(self) -> float:
-        """How many would have one if no head had any bias."""
+        """How many would be expected if no head had any bias."""
         return (1 - LIKELY) * len(self.sites)
 
     def by_layer(self) -> dict[int, Float[Tensor, " head"]]:
@@ -194,7 +194,7 @@ class Bias:
 
     def to_table(self, *, heads: int = 12) -> Table:
         """The heads with the clearest difference, in percent of probability."""
-        sides = ("first", "second") if self.is_paired else ("here", "always")
+        sides = ("first", "second") if self.is_paired else ("here", "baseline")
         table = Table(title=self.title, caption=self._caption())
         for name in ("head", *sides, "difference", "95 % interval", "carries", "95 % interval"):
             table.add_column(name, justify="right")
@@ -216,13 +216,13 @@ class Bias:
         return (
             f"{self.model}, {self.n_pairs} {what}; in percent. The model's own difference: {own}. "
             f"{self.n_clear} of {len(self.sites)} heads are clear of zero, "
-            f"{self.n_by_chance:.0f} would be by chance. Silencing changes the model's difference "
+            f"{self.n_by_chance:.0f} would be by chance. Ablation changes the model's difference "
             f"for {self.n_changing} of the {len(self.carried)} heads tried."
         )
 
 
 def clearest_first(found: Intervals) -> list[int]:
-    """Sites by the bound nearer to zero, then by the size of the mean."""
+    """Sites by the distance of the nearer bound from zero, then by the size of the mean."""
     each = [found.at(site) for site in range(len(found.mean))]
     return sorted(range(len(each)), key=lambda i: (-each[i].clear, -abs(each[i].mean)))
 

@@ -1,1 +1,1 @@
-"""Changes to heads that change what a model says: memories, searches, files."""
+"""Edits of a running model: injected memories, the search for an edit, edit files."""

@@ -1,4 +1,4 @@
-"""A change to a model in plain words and numbers, and what it becomes for a prompt."""
+"""A requested change to a model, and the intervention it becomes for a prompt."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.lens_set import Lenses
 
-SEED = 0  # of the places that are drawn for "resample"
+SEED = 0  # of the positions that are drawn for "resample"
 Positions: TypeAlias = tuple[int, ...] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedChange:
-    """One change, as it is written in JSON."""
+    """One requested change, as it is written in JSON."""
 
     kind: Literal["ablate", "scale", "patch", "inject"]
     layer: int
     head: int | None = None
-    """None for the residual stream after the layer, which can only be injected into."""
+    """None for the residual stream after the layer, which only accepts injections."""
     by: Ablation = "zero"
-    """What takes the place of an ablated head: nothing, its mean over a text, or what it held at
-    random places of that text."""
+    """What replaces the activation of an ablated head: zero, its mean over a text, or its
+    activations at random positions of that text."""
     factor: float = 1.0
     source: str | None = None
-    """The other prompt of a patch."""
+    """The prompt a patch is taken from."""
     memory: str = ""
     """The token or text of an injection."""
     strength: float = 1.0
-    """Times what the place holds itself."""
+    """Relative to the norm of the activation that is there."""
     form: Form = "unembedding"
     positions: Positions = None
-    """Of the prompt; None for all, and for what is generated behind it."""
+    """Of the prompt; None for all, and for the tokens generated after it."""
 
 
 class Elsewhere:
-    """What heads hold over another text, captured when it is first asked for.
+    """The activations of heads over another text, captured at first use.
 
     Args:
-        text: gives the text; a long one is made only if some change needs it.
+        text: returns the text; called only if a change needs it.
     """
 
     def __init__(self, model: LanguageModel, text: Callable[[], Int[Tensor, "batch pos"]]) -> None:
@@ -64,11 +64,11 @@ class Elsewhere:
         return {layer: each.flatten(0, 1) for layer, each in z.items()}
 
     def mean(self, layer: int, head: int) -> Float[Tensor, " d_head"]:
-        """What a head holds on average."""
+        """The mean activation of a head."""
         return self._activation[layer][:, head].mean(0)
 
     def drawn(self, layer: int, head: int, n: int) -> Float[Tensor, "n d_head"]:
-        """What a head holds at places drawn at random, the same ones at every call."""
+        """Activations of a head at random positions, the same ones at every call."""
         z = self._activation[layer][:, head]
         generator = torch.Generator().manual_seed(SEED)
         return z[torch.randint(len(z), (n,), generator=generator)]
@@ -86,7 +86,7 @@ def make_change(
     """The change as `saccade.interp.heads.intervene` takes it.
 
     Args:
-        prompt: what the model reads; an injection is as long as what the place holds there.
+        prompt: what the model reads; an injection is scaled to the activation there.
         lenses: for injections through the lens.
     """
     if asked.kind == "inject":
@@ -94,7 +94,7 @@ def make_change(
     if asked.head is None:
         raise UsageError(
             f"cannot {asked.kind} the residual stream after layer {asked.layer}",
-            hint="name a head, or inject something",
+            hint="name a head, or use an injection",
         )
     where = (asked.layer, asked.head)
     model.check_head(*where)
@@ -117,10 +117,10 @@ def _injection(
     if not 0 < abs(asked.strength) < float("inf"):
         raise UsageError(
             f"a strength must be a number other than 0, got {asked.strength}",
-            hint="1 is as much as what is there itself",
+            hint="strength 1 has the norm of the activation that is there",
         )
     memory = Memory(model, asked.memory, form=asked.form, lenses=lenses)
-    model.layer(asked.layer)  # before anything runs, to say what is wrong with it
+    model.layer(asked.layer)  # refuses a wrong layer before anything runs
     activation = capture(model, model.encode(prompt), layers=[asked.layer], residual=True)
     positions = (-1,) if asked.positions is None else asked.positions
     place = (asked.layer, asked.head)
@@ -138,13 +138,13 @@ def _patch(model: LanguageModel, asked: AskedChange, prompt: str) -> Patch:
     if asked.positions is None and n_there != n_here:
         raise UsageError(
             f"the other prompt has {n_there} tokens, this one {n_here}",
-            hint="give two prompts of as many tokens, or patch at some of them only",
+            hint="give two prompts of the same number of tokens, or patch at some positions only",
         )
     at = tuple(range(-n_here, 0)) if asked.positions is None else asked.positions
     if outside := [each for each in at if not -n_there <= each < n_there]:
         raise UsageError(
             f"position {outside[0]} is not in the other prompt, which has {n_there} tokens",
-            hint="positions count tokens from 0; those below 0, from the end of both prompts",
+            hint="positions count tokens from 0; negative ones count from the end of both prompts",
         )
     z = capture(model, there, layers=[asked.layer]).z[asked.layer]
     return Patch(asked.layer, asked.head, z[0, list(at), asked.head], at)

@@ -1,4 +1,4 @@
-"""An edit of a model: changes at their places, kept as a small folder for that model alone."""
+"""An edit of a model: a list of changes, saved as a small folder for that model only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Number = Annotated[float, Ge(-1e30), Le(1e30)]
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeRecord:
-    """One change as the manifest of an edit has it; what is put somewhere is in the tensors."""
+    """One change in the manifest of an edit; its vectors are in the tensor file."""
 
     kind: Literal["ablate", "scale", "patch", "injecthead", "injectresidual"]
     layer: Index
@@ -51,7 +51,7 @@ class ChangeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EditManifest:
-    """What the manifest of an edit says of it."""
+    """The manifest of an edit."""
 
     model: str
     model_fingerprint: Annotated[str, MinLen(1)]
@@ -62,19 +62,19 @@ class EditManifest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Edit:
-    """Changes that are made to a model while it runs; the weights stay as they are."""
+    """Changes applied to a model while it runs; the weights are not modified."""
 
     model: str
     model_fingerprint: str
     about: str
-    """What it is, in a few words."""
+    """A short description."""
     prompt: str
     """The text it was made for."""
     changes: tuple[Change, ...]
 
     @contextmanager
     def applied(self, model: LanguageModel) -> Iterator[tuple[Touched, ...]]:
-        """Everything the model does inside is done with the edit; see `intervene`."""
+        """Context in which the model runs with the edit; see `intervene`."""
         self.check(model)
         with intervene(model, self.changes) as touched:
             yield touched
@@ -102,20 +102,22 @@ class Edit:
                 elif value is not None and field.name != "rows":  # an edit is for every text
                     record[field.name] = value
             records.append(record)
-        said = {name: getattr(self, name) for name in _SAID} | {"changes": records}
-        write_folder(path, {"edit": said}, {TENSORS: tensors} if tensors else {})
+        manifest = {name: getattr(self, name) for name in _DESCRIPTION} | {"changes": records}
+        write_folder(path, {"edit": manifest}, {TENSORS: tensors} if tensors else {})
 
 
 def edit_of(
     model: LanguageModel, changes: Sequence[Change], *, prompt: str, about: str | None = None
 ) -> Edit:
-    """Changes as an edit that can be kept.
+    """Changes as an edit that can be saved.
 
     Args:
-        about: what it is for; without it, what the changes are.
+        about: a short description; by default, the list of changes.
     """
     if not changes:
-        raise InterventionError("there is no change to keep", hint="make one first")
+        raise InterventionError(
+            "an edit needs at least one change, got none", hint="add a change first"
+        )
     for change in changes:
         check_change(model, change)
     return Edit(
@@ -131,27 +133,27 @@ def load_edit(path: str | Path, model: LanguageModel) -> Edit:
     """Load an edit for the model it was made for.
 
     Raises:
-        InterventionError: there is none, it is damaged, or it was made for another model.
+        InterventionError: there is no edit, it is damaged, or it was made for another model.
     """
     try:
         manifest, files = read_folder(path)
         if not isinstance(manifest.get("edit"), dict):
             raise InterventionError(
-                f"{path} holds no edit: its manifest does not say what is changed where",
+                f"{path} holds no edit: its manifest has no entry 'edit'",
                 hint="give a folder written by `saccade edit --out`",
             )
-        said = conform(EditManifest, manifest["edit"], where=path)
+        stored = conform(EditManifest, manifest["edit"], where=path)
         tensors = files.get(TENSORS, {})
     except StoreError as error:
         raise InterventionError(str(error), hint=error.hint) from error
     try:
-        changes = [_change(each, number, tensors) for number, each in enumerate(said.changes)]
-        _refuse_left_over(said, tensors)
+        changes = [_change(each, number, tensors) for number, each in enumerate(stored.changes)]
+        _refuse_left_over(stored, tensors)
         edit = Edit(
-            model=said.model,
-            model_fingerprint=said.model_fingerprint,
-            about=said.about,
-            prompt=said.prompt,
+            model=stored.model,
+            model_fingerprint=stored.model_fingerprint,
+            about=stored.about,
+            prompt=stored.prompt,
             changes=tuple(changes),
         )
         edit.check(model)
@@ -163,14 +165,14 @@ def load_edit(path: str | Path, model: LanguageModel) -> Edit:
 
 
 def place_of(change: Change) -> str:
-    """Where a change is made, in short."""
+    """Where a change is made: a head (9.8) or a layer."""
     if isinstance(change, InjectResidual):
         return f"layer {change.layer}"
     return f"{change.layer}.{change.head}"
 
 
 def describe(change: Change) -> str:
-    """What a change does and where, in a few words.
+    """A short description of a change.
 
     >>> describe(Scale(9, 8, 0.5))
     'scale 9.8 by 0.5'
@@ -186,7 +188,7 @@ def describe(change: Change) -> str:
             return f"patch {place_of(change)}"
 
 
-_SAID = ("model", "model_fingerprint", "about", "prompt")
+_DESCRIPTION = ("model", "model_fingerprint", "about", "prompt")
 _TENSOR_FIELDS = ("value", "z", "vector")
 
 
@@ -195,7 +197,7 @@ def _change(record: ChangeRecord, number: int, tensors: dict[str, Tensor]) -> Ch
     names = {field.name for field in fields(kind)}
     given = {name: value for name, value in asdict(record).items() if value is not None}
     del given["kind"]
-    # An ablation by zero is the one change of its kind that has no tensor.
+    # An ablation by zero is the only ablation without a tensor.
     given |= {
         name: tensors[f"{number}.{name}"]
         for name in _TENSOR_FIELDS
@@ -211,19 +213,19 @@ def _change(record: ChangeRecord, number: int, tensors: dict[str, Tensor]) -> Ch
             hint=_AGAIN,
         )
     for name in _TENSOR_FIELDS:
-        put = given.get(name)
-        if put is not None and not (put.is_floating_point() and put.dim()):
+        tensor = given.get(name)
+        if tensor is not None and not (tensor.is_floating_point() and tensor.dim()):
             raise InterventionError(
                 f"change {number} is damaged: expected vectors of floats in its {name}, found "
-                f"{put.dtype} of shape {tuple(put.shape)}",
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}",
                 hint=_AGAIN,
             )
     return kind(**given)
 
 
-def _refuse_left_over(said: EditManifest, tensors: dict[str, Tensor]) -> None:
-    known = {f"{n}.{name}" for n in range(len(said.changes)) for name in _TENSOR_FIELDS}
-    if strange := sorted(tensors.keys() - known):
+def _refuse_left_over(stored: EditManifest, tensors: dict[str, Tensor]) -> None:
+    known = {f"{n}.{name}" for n in range(len(stored.changes)) for name in _TENSOR_FIELDS}
+    if extra := sorted(tensors.keys() - known):
         raise InterventionError(
-            f"expected tensors of {len(said.changes)} changes, found {strange[0]} too", hint=_AGAIN
+            f"expected tensors of {len(stored.changes)} changes, found {extra[0]} too", hint=_AGAIN
         )

@@ -1,4 +1,4 @@
-"""A memory in one of its forms, ready to be injected anywhere behind a prompt."""
+"""A memory as a vector in one of three forms, and its injection at a place of the model."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# A memory as a vector: tokens turned into what a head, or the stream, would have to hold.
+# A memory as a vector: tokens as an activation of a head or of the residual stream.
 
 
 class Pointed(NamedTuple):
-    """A head, and how much its lens already says of the memory."""
+    """A head, and how much its lens already predicts the memory."""
 
     layer: int
     head: int
     lift: float
-    """Log-probability of the memory's tokens by the lens, less that of the baseline lens."""
+    """Log-probability of the memory's tokens under the lens, minus that of the baseline lens."""
 
 
-def memory_words(model: LanguageModel, text: str) -> list[int]:
-    """The tokens of a memory, as they stand behind a space; a token said twice counts twice."""
+def memory_tokens(model: LanguageModel, text: str) -> list[int]:
+    """The tokens of a memory after a space; a repeated token counts each time."""
     if not text.strip():
         raise UsageError(f"the memory is empty: {text!r}", hint='give a token, such as "France"')
     before = model.encode("a").shape[1]
@@ -41,11 +41,11 @@ def memory_words(model: LanguageModel, text: str) -> list[int]:
 
 
 def unembedding_memory(model: LanguageModel, tokens: Sequence[int]) -> Float[Tensor, " d_model"]:
-    """The direction of the stream that raises these words and no others; length 1.
+    """The direction of the residual stream that promotes these tokens; norm 1.
 
     Sakarvadia et al., 2023, "Memory Injections" (https://arxiv.org/abs/2309.05605), section 4: a
-    bag of words through the transposed unembedding. The mean row is taken off, because what raises
-    all tokens alike says nothing.
+    bag of words through the transposed unembedding. We subtract the mean row, because a logit that
+    rises for all tokens alike changes nothing.
     """
     weight = model.unembedding.weight.float()
     wanted = weight[torch.tensor(list(tokens), device=weight.device)].sum(0)
@@ -55,40 +55,40 @@ def unembedding_memory(model: LanguageModel, tokens: Sequence[int]) -> Float[Ten
 def lens_memory(
     lenses: Lenses, layer: int, head: int, memory: Float[Tensor, " d_model"]
 ) -> Float[Tensor, " d_head"]:
-    """What a head would have to hold for its lens to say a memory; length 1.
+    """The activation of a head for which its lens predicts a memory; norm 1.
 
-    The lens says ``W_U (A z + b) + c``. Its own inverse: the z whose ``A z`` is nearest to the
-    memory in the stream, by least squares.
+    The lens predicts ``W_U (A z + b) + c``. Its inverse is the z whose ``A z`` is nearest to the
+    memory in the residual stream, by least squares.
 
     Raises:
-        LensError: lenses of this kind cannot be turned round.
+        LensError: lenses of this kind have no inverse.
     """
     lens = lenses.by_layer.get(layer)
     if not isinstance(lens, HeadLens):
         raise LensError(
             f"the lenses of {lenses.provenance.model} are of kind {lenses.provenance.kind!r}, "
             "which has no inverse",
-            hint="fit lenses of kind head, or take the memory through the unembedding",
+            hint="fit lenses of kind head, or use the form unembedding",
         )
     inverse = torch.linalg.pinv(lens.weight[head].float())  # [d_model, d_head]
     return torch.nn.functional.normalize(memory.to(inverse) @ inverse, dim=0)
 
 
 class TextMemory(NamedTuple):
-    """What a model holds after reading a text, at its last token."""
+    """The activations of a model at the last token of a text."""
 
     residual: dict[int, Float[Tensor, " d_model"]]
-    """By layer: the stream after its block."""
+    """By layer: the residual stream after its block."""
     z: dict[int, Float[Tensor, "head d_head"]]
-    """By layer: what its heads hold."""
+    """By layer: the activations of its heads."""
 
 
 @torch.no_grad()
 def text_memory(model: LanguageModel, text: str, layers: Sequence[int] | None = None) -> TextMemory:
-    """A fact as a vector: at the last token of "The country is France" the model holds France.
+    """A fact as activations: those at the last token of "The country is France" encode France.
 
-    Unlike tokens through the unembedding, this is the memory as the model itself has it in the
-    middle of its layers, long before anything there is a token.
+    Unlike tokens through the unembedding, this is the memory as the model itself represents it in
+    its middle layers, long before it becomes a token.
     """
     captured = capture(model, model.encode(text), layers=layers, residual=True)
     return TextMemory(
@@ -101,9 +101,9 @@ def text_memory(model: LanguageModel, text: str, layers: Sequence[int] | None = 
 def lens_lifts(
     lenses: Lenses, text: str, tokens: Sequence[int], *, position: int = -1
 ) -> Float[Tensor, "site token"]:
-    """By how much each lens raises the log-probability of tokens at a position of a text.
+    """How far each lens raises the log-probability of tokens above the baseline lens.
 
-    It is measured from the baseline lens, which knows how common each token is and nothing else.
+    The baseline lens predicts the mean distribution, whatever the activation.
     """
     model = lenses.model
     captured = capture(model, model.encode(text), layers=list(lenses.by_layer), residual=True)
@@ -111,15 +111,15 @@ def lens_lifts(
         layer: activation_at(model, captured, layer, lens.site, positions=[position])
         for layer, lens in lenses.by_layer.items()
     }
-    said = lenses.logits(activation)[0].log_softmax(-1)  # [site, d_vocab]
-    at = torch.tensor(list(tokens), device=said.device)
-    return said[:, at] - lenses.baseline.to(said)[at]
+    log_p = lenses.logits(activation)[0].log_softmax(-1)  # [site, d_vocab]
+    at = torch.tensor(list(tokens), device=log_p.device)
+    return log_p[:, at] - lenses.baseline.to(log_p)[at]
 
 
 def point_to_heads(
     lenses: Lenses, text: str, tokens: Sequence[int], *, position: int = -1
 ) -> list[Pointed]:
-    """The heads whose lenses say most of a memory at a position of a text, those first."""
+    """All heads, those whose lenses most predict a memory at a position of a text first."""
     lifts = lens_lifts(lenses, text, tokens, position=position).mean(-1).tolist()
     every = [Pointed(*site, lift) for site, lift in zip(lenses.sites, lifts, strict=True)]
     return sorted(every, key=lambda pointed: -pointed.lift)
@@ -132,11 +132,11 @@ Place: TypeAlias = tuple[int, int | None]
 
 
 class Memory:
-    """What is injected for a memory, at any place of a model.
+    """A memory that can be injected at any place of a model.
 
     Args:
         form: its tokens through the unembedding, its tokens through the inverse of a head's lens,
-            or what the model holds at the last token of the memory read as a text.
+            or the activations at the last token of the memory, read as a text.
         lenses: for the form "lens".
     """
 
@@ -144,9 +144,9 @@ class Memory:
         self, model: LanguageModel, text: str, *, form: Form, lenses: Lenses | None = None
     ) -> None:
         self.model, self.form, self._lenses = model, form, lenses
-        # Of a text, the last token is what it leads to.
-        said = " ".join(text.split()[-1:]) if form == "text" else text
-        self.tokens = memory_words(model, said)
+        # The last word of a text is what the text leads to.
+        word = " ".join(text.split()[-1:]) if form == "text" else text
+        self.tokens = memory_tokens(model, word)
         self._read = text_memory(model, text) if form == "text" else None
         self._direction = unembedding_memory(model, self.tokens)
 
@@ -160,10 +160,11 @@ class Memory:
     ) -> Injection:
         """The change that puts the memory at a place.
 
-        Strength 1 is as much as the place holds itself; of a text, it takes its place.
+        Strength 1 has the norm of the activation there; for the form "text" it replaces that
+        activation.
 
         Args:
-            held: the prompt, captured with ``residual=True`` and this layer.
+            activation: the prompt, captured with ``residual=True`` and this layer.
             positions: of the prompt; None for all, with one vector for the mean of its tokens.
         """
         layer, head = place
@@ -177,26 +178,26 @@ class Memory:
         return InjectHead(layer, head, vector, strength, asked)
 
     def _vector(self, layer: int, head: int | None, here: Tensor) -> Tensor:
-        """One vector a position, ``[pos, d]``, for what is there, ``[pos, head, d]`` of heads."""
+        """One vector per position, ``[pos, d]``; ``here`` is ``[pos, d]`` or ``[pos, head, d]``."""
         if head is None:
             if self.form == "lens":
                 raise UsageError(
-                    f"a memory through the lens needs a head, got only layer {layer}",
-                    hint=f"name a head, such as {layer}.0, or take another form",
+                    f"the form lens needs a head, got only layer {layer}",
+                    hint=f"name a head, such as {layer}.0, or use another form",
                 )
             if self._read is not None:
                 return self._read.residual[layer] - here
-            return _as_long_as(here, self._direction)
+            return _with_norm_of(here, self._direction)
         self.model.check_head(layer, head)
         if self._read is not None:
             return self._read.z[layer][head] - here[:, head]
         if self.form == "lens":
             assert self._lenses is not None, "the form lens comes with lenses"
             inverse = lens_memory(self._lenses, layer, head, self._direction)
-            return _as_long_as(here[:, head], inverse)
+            return _with_norm_of(here[:, head], inverse)
         written = head_outputs(self.model.layer(layer), here)[:, head]
-        return _as_long_as(written, self._direction)
+        return _with_norm_of(written, self._direction)
 
 
-def _as_long_as(here: Tensor, direction: Tensor) -> Tensor:
+def _with_norm_of(here: Tensor, direction: Tensor) -> Tensor:
     return here.float().norm(dim=-1, keepdim=True) * direction.to(here.device)

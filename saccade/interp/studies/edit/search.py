@@ -1,4 +1,4 @@
-"""Find where and how strongly a memory has to be injected, and what that costs elsewhere."""
+"""Search where and how strongly to inject a memory, and measure the cost on unrelated text."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# What an edit costs: how much worse a model predicts text that has nothing to do with it.
+# The cost of an edit: how much worse the model predicts text that is unrelated to it.
 
 MOST_COST = 0.01  # of the perplexity of unrelated text
-REACH = 16  # tokens before the cut that are run again, so that most edits share one beginning
+REACH = 16  # tokens before the cut that are run again, so that most edits share one prefix cache
 
 
 class UnrelatedText:
-    """Texts, each cut in two: the first part stands for a prompt, the second is what follows it.
+    """Texts, each cut in two: the first part serves as a prompt, the second is its continuation.
 
     An edit is made at the end of the first part as it would be at the end of its own prompt, and
-    the second part is what is judged: all of the harm an edit can do to what is said behind it.
+    the loss is measured on the second part: all the harm an edit can do to the text after it.
     """
 
     def __init__(self, model: LanguageModel, ids: Int[Tensor, "batch pos"]) -> None:
@@ -43,10 +43,10 @@ class UnrelatedText:
         self._plain = cache(self._losses)
 
     def cost(self, changes: Sequence[Change]) -> float:
-        """By which share changes raise the perplexity.
+        """The relative increase of the perplexity under changes.
 
         Args:
-            changes: their positions count from the end of a prompt (below 0), or are all.
+            changes: their positions count from the end of a prompt (negative), or are all.
         """
         n_pos = self.ids.shape[1]
         reach = -min((min(c.positions) for c in changes if c.positions), default=-1)
@@ -54,7 +54,7 @@ class UnrelatedText:
         if cut >= n_pos - 1:
             raise UsageError(
                 f"the edit reaches {reach} tokens back, the unrelated texts have {n_pos}",
-                hint="change something nearer to the end of the prompt",
+                hint="choose positions nearer to the end of the prompt",
             )
         if any(each.positions is None for each in changes):
             reach = None
@@ -67,7 +67,7 @@ class UnrelatedText:
     def _losses(
         self, cut: int, reach: int | None, changes: tuple[Change, ...] = ()
     ) -> Float[Tensor, " batch"]:
-        """Of the second parts; the first are run once, but for ``reach`` tokens (all: None)."""
+        """Of the second parts; the first are cached but for ``reach`` tokens (None: not cached)."""
         if reach is None:
             with intervene(self.model, changes) if changes else nullcontext():
                 final = capture(self.model, self.ids, layers=[]).final[:, cut - 1 : -1]
@@ -76,9 +76,9 @@ class UnrelatedText:
         losses = []
         for states, tokens in zip(
             final, self.ids[:, cut:], strict=True
-        ):  # a row's logits at a time
-            said = self.model.unembedding.logits(states).float().log_softmax(-1)
-            losses.append(-said.gather(-1, tokens[:, None].to(said.device)).mean())
+        ):  # one row's logits at once
+            log_p = self.model.unembedding.logits(states).float().log_softmax(-1)
+            losses.append(-log_p.gather(-1, tokens[:, None].to(log_p.device)).mean())
         return torch.stack(losses)
 
     def _begin(self, cut: int, reach: int) -> PromptEnds:
@@ -92,29 +92,29 @@ def _behind(change: Change, cut: int) -> Change:
     return replace(change, positions=tuple(cut + place for place in change.positions))
 
 
-# Tokens are added to what a place holds, from hardly anything to more than all else there; a text
-# takes its place, by a share.
+# Tokens are added to the activation, from a small fraction of its norm to a multiple of it; a text
+# replaces a share of the activation.
 STRENGTHS: dict[Form, tuple[float, ...]] = {
     "unembedding": (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
     "lens": (0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
     "text": (0.25, 0.5, 0.75, 1.0),
 }
-MOST_STRENGTH = 100.0  # beyond it nothing of what was there is left, and numbers overflow
-POINTED = 8  # heads that the lens points to and that are tried
-ROWS = 16  # trials run at once
+MOST_STRENGTH = 100.0  # beyond it nothing of the activation is left, and numbers overflow
+POINTED = 8  # heads to try, those whose lenses most predict the memory
+ROWS = 16  # trials per batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """What a search for an edit tries."""
+    """The places, strengths and positions that a search for an edit tries."""
 
     form: Form = "unembedding"
-    """How the memory becomes a vector: through the unembedding, through a lens's inverse, or read
-    as a text."""
+    """How the memory becomes a vector: through the unembedding, through the inverse of a lens, or
+    read as a text."""
     places: Sequence[Place] | None = None
-    """Without them, the heads whose lenses point to the memory."""
+    """Default: the heads whose lenses most predict the memory."""
     strengths: Sequence[float] | None = None
-    """Times what the place holds itself; without them, those that suit the form."""
+    """Relative to the norm of the activation there; default: those of the form."""
     positions: Sequence[int] | None = (-1,)
     """Of the prompt, counted from its end; None for all."""
 
@@ -124,21 +124,21 @@ class SearchSpace:
                 raise UsageError(
                     f"a strength must be a number above 0 and at most {MOST_STRENGTH:g}, "
                     f"got {strength:g}",
-                    hint="1 is as much as what is there itself",
+                    hint="strength 1 has the norm of the activation that is there",
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundEdit:
-    """An edit, and what it does."""
+    """An edit, its effect and its cost."""
 
     edit: Edit
     token: int
-    """The token whose probability it was to raise."""
+    """The token whose probability the edit should raise."""
     before: float
     after: float
     cost: float
-    """By which share the perplexity of unrelated text rises behind it."""
+    """The relative increase of the perplexity of unrelated text after the edit."""
     n_tried: int
 
 
@@ -155,12 +155,12 @@ def search_edit(
 ) -> FoundEdit:
     """The edit that raises a token most after a prompt, of those that cost unrelated text little.
 
-    Every place is tried with every strength. Of the best trials the first whose cost is at most a
-    hundredth is taken; of none, the cheapest.
+    Every place is tried with every strength. The best trial whose cost is at most 1 % is taken; if
+    there is none, the cheapest.
 
     Args:
         token: the token to raise.
-        lenses: that point to the heads; needed without places, and for the form "lens".
+        lenses: to choose heads; needed without places, and for the form "lens".
     """
     space = space or SearchSpace()
     if lenses is None and (space.places is None or space.form == "lens"):
@@ -198,10 +198,10 @@ FORMS: dict[Form, str] = {
 def pointed_places(
     lenses: Lenses, prompt: str, memory: Memory, positions: Sequence[int] | None
 ) -> list[Place]:
-    """The heads whose lenses say most of the memory.
+    """The heads whose lenses most predict the memory.
 
-    A text is tried in the stream after every third layer too: what a model has read is mostly in
-    the stream of its middle layers, where no lens of a head looks.
+    A text is also tried in the residual stream after every third layer: what a model has read is
+    mostly in the stream of its middle layers, which no lens of a head reads.
     """
     position = -1 if positions is None else positions[-1]
     pointed = point_to_heads(lenses, prompt, memory.tokens, position=position)[:POINTED]
@@ -215,7 +215,7 @@ def pointed_places(
 def chances(
     model: LanguageModel, ids: Int[Tensor, "1 pos"], trials: Sequence[Injection | None]
 ) -> Float[Tensor, "trial d_vocab"]:
-    """The model's next-word probabilities behind a prompt, under each of some changes alone."""
+    """The model's next-token probabilities after a prompt, under each change by itself."""
     found = []
     for start in range(0, len(trials), ROWS):
         rows = trials[start : start + ROWS]
@@ -234,14 +234,14 @@ def _cheap_enough(
     trials: Sequence[Injection], after: Float[Tensor, " trial"], unrelated: UnrelatedText
 ) -> tuple[int, float]:
     costs: dict[int, float] = {}
-    dear: dict[str, float] = {}  # by place, the least strength that costs too much
+    too_strong: dict[str, float] = {}  # by place, the least strength that costs too much
     for trial in after.argsort(descending=True).tolist():
         place, strength = place_of(trials[trial]), trials[trial].strength
-        if strength > dear.get(place, float("inf")):
-            continue  # more of it costs more
+        if strength > too_strong.get(place, float("inf")):
+            continue  # a larger strength costs more
         costs[trial] = unrelated.cost([trials[trial]])
         if costs[trial] <= MOST_COST:
             return trial, costs[trial]
-        dear[place] = strength
+        too_strong[place] = strength
     trial = min(costs, key=costs.__getitem__)
     return trial, costs[trial]

@@ -1,4 +1,4 @@
-"""Search how memories are best injected for two-hop questions, and judge it on other questions."""
+"""Two-hop questions: choose how to inject memories on one half, evaluate on the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from saccade.interp.studies.edit.injection import (
     Memory,
     Place,
     lens_lifts,
-    memory_words,
+    memory_tokens,
 )
 from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
 from saccade.interp.studies.prompts import PromptEnds, encode_prompts, last_token_of, prompt_batches
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# Questions of two hops, and what a memory of the first hop's answer does for the second's.
+# Questions of two hops, and how a memory of the first hop's answer changes the second's.
 
-LOW = 0.1  # the share below which a right answer wants help
+LOW = 0.1  # only questions whose right answer is less likely than this are evaluated
 
 
 class TwoHop(NamedTuple):
@@ -51,40 +51,40 @@ class TwoHop(NamedTuple):
     second: str
     """The second hop alone, about the bridge."""
     phrase: str
-    """What stands for the bridge in the question: the country where the Eiffel Tower is located"""
+    """What names the bridge in the question: the country where the Eiffel Tower is located"""
     memory: str
     """A text that leads to the bridge and to nothing else of the question: ... I think of France"""
 
     def back(self, model: LanguageModel) -> int:
-        """The position of the last token of the phrase, from the end of the question: below 0."""
+        """The position of the last token of the phrase, from the end of the question: negative."""
         return last_token_of(model, self.question, self.phrase)
 
 
 @cache
 def two_hops() -> tuple[TwoHop, ...]:
     """All questions: every subject with every relation of the country it belongs to."""
-    told: dict[str, Any] = json.loads(
+    data: dict[str, Any] = json.loads(
         files("saccade.interp.studies").joinpath("data/two_hops.json").read_text(encoding="utf-8")
     )
     return tuple(
         TwoHop(
             question=relation["asks"].format(phrase),
             phrase=phrase,
-            memory=told["memory"].format(bridge),
+            memory=data["memory"].format(bridge),
             bridge=bridge,
             answer=relation["facts"][bridge],
             first=_begun(kind["asks"].format(subject)),
             second=relation["asks"].format(_with_article(bridge)),
         )
-        for kind in told["subjects"]
+        for kind in data["subjects"]
         for subject, bridge in kind["facts"].items()
         for phrase in [kind["names"].format(subject)]
-        for relation in told["relations"]
+        for relation in data["relations"]
     )
 
 
 def known_two_hops(model: LanguageModel, questions: Sequence[TwoHop]) -> list[TwoHop]:
-    """Those of which the model knows both single hops: the right token is the likeliest next."""
+    """The questions whose single hops the model knows: the right token is the likeliest next."""
     prompts = sorted({q.first for q in questions} | {q.second for q in questions})
     best = dict(zip(prompts, likeliest(model, prompts), strict=True))
     return [
@@ -92,7 +92,7 @@ def known_two_hops(model: LanguageModel, questions: Sequence[TwoHop]) -> list[Tw
         for q in questions
         if best[q.first] == behind_a_space(model, q.bridge)[0]
         and best[q.second] == behind_a_space(model, q.answer)[0]
-        # Where the answer is the bridge (Mexico City), nothing is left to be found out.
+        # Where the answer begins as the bridge (Mexico City), there is no second hop to make.
         and behind_a_space(model, q.answer)[0] != behind_a_space(model, q.bridge)[0]
     ]
 
@@ -103,11 +103,11 @@ def likeliest(model: LanguageModel, prompts: Sequence[str]) -> list[int]:
 
 
 def chances_of(model: LanguageModel, questions: Sequence[TwoHop]) -> list[float]:
-    """How likely the right answer of each question is."""
-    said = next_tokens(model, [q.question for q in questions])
+    """The probability of the right answer of each question."""
+    logits = next_tokens(model, [q.question for q in questions])
     return [
         float(each.softmax(-1)[behind_a_space(model, q.answer)[0]])
-        for q, each in zip(questions, said, strict=True)
+        for q, each in zip(questions, logits, strict=True)
     ]
 
 
@@ -125,7 +125,7 @@ def next_tokens(
 
 
 def halves(questions: Sequence[TwoHop]) -> tuple[list[TwoHop], list[TwoHop]]:
-    """One half to choose with and one to judge on; no bridge is in both."""
+    """One half to choose settings on and one to evaluate on; no bridge is in both."""
     bridges = sorted({q.bridge for q in questions})
     chosen = {*bridges[::2]}
     return [q for q in questions if q.bridge in chosen], [
@@ -134,14 +134,14 @@ def halves(questions: Sequence[TwoHop]) -> tuple[list[TwoHop], list[TwoHop]]:
 
 
 @dataclass(frozen=True)
-class HopFigures:
+class HopMetrics:
     """The right answer's probability over questions, before and after an injection."""
 
     before: Float[Tensor, " question"]
     after: Float[Tensor, " question"]
 
     def to_dict(self) -> dict[str, int | float]:
-        """What is reported; ratios are over the questions whose answer was below 10 %."""
+        """The metrics; ratios are over the questions whose answer was below 10 %."""
         low = self.before < LOW
         ratio = self.after[low] / self.before[low]
         return {
@@ -175,18 +175,19 @@ class Setting(NamedTuple):
     form: Form
     """The bridge's token through the unembedding or a lens, or a text that leads to it."""
     where: Where
-    """At the question's last token, or at the last token of what stands for the bridge."""
+    """At the question's last token, or at the last token of the phrase."""
     layer: int | None
-    """Into the residual stream after it; without one, into the heads that the lenses point to."""
+    """Into the residual stream after it; None: into the heads whose lenses most predict the
+    bridge."""
     strength: float
-    """Times what is there; a text's at strength 1 takes its place."""
+    """Relative to the norm of the activation there; a text of strength 1 replaces it."""
 
 
 class HopTrial:
-    """Questions run up to the tokens that are changed, with the memories of their bridges.
+    """Questions, cached up to the tokens that are changed, with the memories of their bridges.
 
     Args:
-        layers: that memories may be injected into.
+        layers: where memories may be injected.
         lenses: for settings without a layer, and for the form "lens".
     """
 
@@ -199,11 +200,13 @@ class HopTrial:
         lenses: Lenses | None = None,
     ) -> None:
         if not questions:
-            raise UsageError("there are no questions", hint="the model may know none of the hops")
+            raise UsageError(
+                "there are no questions", hint="the model may know none of the single hops"
+            )
         self.model, self.questions, self._lenses = model, list(questions), lenses
         self.backs = [q.back(model) for q in questions]
         prompts = encode_prompts(model, [q.question for q in questions])
-        # A change at the last token needs that token run again, one at the phrase all behind it.
+        # A change at the last token reruns that token, one at the phrase reruns all from there on.
         self._ends: dict[Where, PromptEnds] = {
             "end": PromptEnds(model, prompts),
             "phrase": PromptEnds(model, prompts, tail=-min(self.backs)),
@@ -214,7 +217,7 @@ class HopTrial:
         self._activation = [
             capture(model, ids[None], layers=wanted, residual=True) for ids in prompts
         ]
-        self._made = cache(self._make_memory)
+        self._memory = cache(self._make_memory)
         self._lifts = cache(self._lift)
         self._pointed = cache(self._point)
 
@@ -224,7 +227,7 @@ class HopTrial:
         """The right answers' probabilities with every question's memory injected.
 
         Args:
-            memory_of: for each question, the number of the one whose memory it gets instead.
+            memory_of: for each question, the index of the question whose memory it gets instead.
         """
         rows = range(len(self.questions))
         changes = [
@@ -237,10 +240,10 @@ class HopTrial:
     def changes(
         self, setting: Setting, row: int, *, memory_of: int | None = None
     ) -> list[Injection]:
-        """What one question gets."""
+        """The injections for one question."""
         number = row if memory_of is None else memory_of
         q = self.questions[number]
-        memory = self._made(setting.form, q.memory if setting.form == "text" else q.bridge)
+        memory = self._memory(setting.form, q.memory if setting.form == "text" else q.bridge)
         position = -1 if setting.where == "end" else self.backs[row]
         places: Sequence[Place] = [(setting.layer, None)] if setting.layer is not None else ()
         return [
@@ -256,15 +259,15 @@ class HopTrial:
     def _point(self, number: int, row: int, position: int) -> list[Place]:
         assert self._lenses is not None, "a setting without a layer comes with lenses"
         lifts = self._lifts(row, position)
-        said = [lifts[token] for token in memory_words(self.model, self.questions[number].bridge)]
-        lift = torch.stack(said).mean(0)
+        bridge = memory_tokens(self.model, self.questions[number].bridge)
+        lift = torch.stack([lifts[token] for token in bridge]).mean(0)
         best = lift.topk(min(POINTED, len(lift))).indices.tolist()
         return [self._lenses.sites[site] for site in best]
 
     def _lift(self, row: int, position: int) -> dict[int, Float[Tensor, " site"]]:
-        """What the lenses say of all bridges at once, which costs no more than one of them."""
+        """The lifts of all bridges at once, which cost no more than those of one."""
         assert self._lenses is not None, "a setting without a layer comes with lenses"
-        tokens = sorted({w for q in self.questions for w in memory_words(self.model, q.bridge)})
+        tokens = sorted({t for q in self.questions for t in memory_tokens(self.model, q.bridge)})
         question = self.questions[row].question
         lifts = lens_lifts(self._lenses, question, tokens, position=position)
         return dict(zip(tokens, lifts.T, strict=True))
@@ -273,7 +276,8 @@ class HopTrial:
         return logits.softmax(-1).gather(1, self._answers.to(logits.device)[:, None])[:, 0].cpu()
 
 
-# What is there has strength 1. Tokens are added to it; a text of strength 1 takes its place.
+# Strength 1 is the norm of the activation there. Tokens are added; a text of strength 1 replaces
+# the activation.
 STRENGTHS: dict[tuple[Form, Where], tuple[float, ...]] = {
     ("unembedding", "end"): (0.1, 0.3),
     ("unembedding", "phrase"): (1.0,),
@@ -285,33 +289,33 @@ POINTED_STRENGTH = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class HopReport:
-    """What memories of the bridge do for the answers of two-hop questions."""
+    """How memories of the bridge change the answers of two-hop questions."""
 
     settings: tuple[Setting, Setting]
-    """Chosen on one half of the questions each."""
+    """Each chosen on one half of the questions."""
     costs: tuple[float, float]
-    """Of each, the rise of the perplexity of unrelated text."""
-    judged: HopFigures
-    """Every question with the setting that was chosen on the half it is not in."""
-    control: HopFigures
-    """The same with the memory of another question, whose bridge and answer are others."""
-    searched: HopFigures
-    """Every question with the best setting for itself: what a search for one edit finds."""
-    searched_control: HopFigures
+    """Of each setting, the relative increase of the perplexity of unrelated text."""
+    judged: HopMetrics
+    """Every question with the setting chosen on the other half."""
+    control: HopMetrics
+    """The same with the memory of a question with another bridge and another answer."""
+    searched: HopMetrics
+    """Every question with its own best setting: what a search for a single edit finds."""
+    searched_control: HopMetrics
     """The same search, over the settings that were best for some question, with the memory of
     another question: what searching alone brings."""
-    tried: dict[Setting, HopFigures]
+    tried: dict[Setting, HopMetrics]
     """Every setting, on all questions."""
     known_costs: dict[Setting, float]
-    """Of the settings that were good enough to be looked at."""
+    """Costs of the settings that were good enough for the cost to be measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        named = ("judged", "control", "searched", "searched_control")
+        metrics = ("judged", "control", "searched", "searched_control")
         return {
             "settings": [each._asdict() for each in self.settings],
             "unrelated_perplexity": list(self.costs),
-            **{name: getattr(self, name).to_dict() for name in named},
+            **{name: getattr(self, name).to_dict() for name in metrics},
             "tried": [
                 {**s._asdict(), "unrelated_perplexity": self.known_costs.get(s), **found.to_dict()}
                 for s, found in self.tried.items()
@@ -330,16 +334,16 @@ def measure_two_hops(
     most_cost: float = MOST_COST,
     progress: Callable[..., None] | None = None,
 ) -> HopReport:
-    """Try all settings on the questions whose right answer is below a tenth.
+    """Try all settings on the questions whose right answer has a probability below 10 %.
 
-    The best setting of a half has the largest geometric mean of the answer's rise among those that
-    cost unrelated text little enough; it is judged on the other half, of other bridges.
+    The best setting of a half has the largest geometric mean of the answer's rise among those whose
+    cost is at most ``most_cost``; it is evaluated on the other half, which has other bridges.
 
     Args:
-        questions: whose single hops the model knows.
-        layers: to try; every third by default.
-        lenses: for the heads they point to and for their inverse; without them neither is tried.
-        most_cost: a share of the perplexity of unrelated text.
+        questions: the model knows their single hops.
+        layers: the layers to try; every third by default.
+        lenses: to choose heads and for the form "lens"; without them neither is tried.
+        most_cost: maximum relative increase of the perplexity of unrelated text.
     """
     layers = list(layers or [at.index for at in model.layers][::3])
     low = [q for q, p in zip(questions, chances_of(model, questions), strict=True) if p < LOW]
@@ -361,12 +365,12 @@ def measure_two_hops(
         if each in {first, second, *winners}
     }
 
-    def crossed(found: dict[Setting, Tensor]) -> HopFigures:
-        return HopFigures(trial.before, torch.where(is_first, found[second], found[first]))
+    def crossed(found: dict[Setting, Tensor]) -> HopMetrics:
+        return HopMetrics(trial.before, torch.where(is_first, found[second], found[first]))
 
-    def largest(found: dict[Setting, Tensor]) -> HopFigures:
+    def largest(found: dict[Setting, Tensor]) -> HopMetrics:
         every = torch.stack([found[setting] for setting in winners])
-        return HopFigures(trial.before, every.max(0).values)
+        return HopMetrics(trial.before, every.max(0).values)
 
     return HopReport(
         settings=(first, second),
@@ -375,13 +379,13 @@ def measure_two_hops(
         control=crossed(wrong),
         searched=largest(right),
         searched_control=largest(wrong),
-        tried={setting: HopFigures(trial.before, after) for setting, after in right.items()},
+        tried={setting: HopMetrics(trial.before, after) for setting, after in right.items()},
         known_costs=costs.known,
     )
 
 
 def all_settings(layers: Sequence[int], *, with_lenses: bool) -> Iterator[Setting]:
-    """Everything that is tried."""
+    """All settings that are tried."""
     for (form, where), strengths in STRENGTHS.items():
         for strength in strengths:
             if form != "lens":
@@ -393,9 +397,9 @@ def all_settings(layers: Sequence[int], *, with_lenses: bool) -> Iterator[Settin
 
 
 class SettingCosts:
-    """What settings cost unrelated text, each looked at once, when it is asked for.
+    """The cost of settings on unrelated text, measured at first use and cached.
 
-    Every text gets the memory of another question.
+    Every text gets the memory of a different question.
     """
 
     def __init__(self, trial: HopTrial, unrelated: UnrelatedText, *, most: float) -> None:
@@ -403,7 +407,7 @@ class SettingCosts:
         self.known: dict[Setting, float] = {}
 
     def __call__(self, setting: Setting) -> float:
-        """The rise of the perplexity, as a share."""
+        """The relative increase of the perplexity."""
         if setting not in self.known:
             n_texts, n_questions = len(self._unrelated.ids), len(self._trial.questions)
             changes = [
@@ -415,12 +419,12 @@ class SettingCosts:
         return self.known[setting]
 
     def is_cheap(self, setting: Setting) -> bool:
-        """Whether that is little enough."""
+        """Whether the cost is within the limit."""
         return self(setting) <= self._most
 
 
 def another_of_each(questions: Sequence[TwoHop]) -> list[int]:
-    """For each question the next one, going round, whose bridge and answer are others."""
+    """For each question the next one, cyclically, that has another bridge and another answer."""
     n = len(questions)
     return [
         next(
@@ -442,7 +446,7 @@ def _best(
     rows: Bool[Tensor, " question"],
     costs: SettingCosts,
 ) -> Setting:
-    """The setting of the largest rise on some questions, of those that cost little."""
+    """The setting with the largest rise on some questions, among the cheap ones."""
     rise = {
         setting: float((after[rows] / before[rows]).log().mean())
         for setting, after in tried.items()
@@ -453,13 +457,13 @@ def _best(
 
 
 def _best_of_each(tried: dict[Setting, Tensor], costs: SettingCosts) -> list[Setting]:
-    """The settings that are best for some question, of those that cost little."""
+    """The settings that are best for at least one question, among the cheap ones."""
     settings = list(tried)
     after = torch.stack([tried[setting] for setting in settings])  # [setting, question]
     while bool((after >= 0).any()):
         best = {*after.argmax(0).tolist()}
-        dear = {i for i in best if not costs.is_cheap(settings[i])}
-        if not dear:
+        costly = {i for i in best if not costs.is_cheap(settings[i])}
+        if not costly:
             return [settings[i] for i in sorted(best)]
-        after[sorted(dear)] = -1.0
+        after[sorted(costly)] = -1.0
     return [min(settings, key=costs)]

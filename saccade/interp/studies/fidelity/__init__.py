@@ -1,1 +1,1 @@
-"""How far what a lens says agrees with what its head does."""
+"""How far the predictions of a lens agree with the effects of its head."""

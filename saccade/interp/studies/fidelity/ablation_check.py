@@ -1,4 +1,4 @@
-"""Does removing a head move the model's prediction the way its lens says?"""
+"""Does ablating a head change the model's prediction the way its lens predicts?"""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class AblationCheck:
-    """Figures of the lenses of one kind, for some heads of a layer, by window of text."""
+    """Metrics of the lenses of one kind, for some heads of a layer, by window of text."""
 
     heads: tuple[int, ...]
     removed: Agreement
-    """Lens and model as the head is set to its mean; summed over a window, [window, head]."""
+    """Lens and model when the head is set to its mean; summed over a window, [window, head]."""
     aligned: Float[Tensor, "window head"]
-    """The mean cosine as the head holds what it held in another window."""
+    """The mean cosine when the head gets its activation from another window."""
     effect: Float[Tensor, "window head"]
-    """KL(model || model without the head), in nats: how much there was to be told."""
+    """KL(model || model without the head), in nats: the size of the effect to predict."""
 
     def correlations(self) -> Float[Tensor, "bootstrap head"]:
         """Of the lens's change with the model's, over all tokens and positions, resampled."""
@@ -63,18 +63,18 @@ def check_ablation(
     heads: Sequence[int] | None = None,
     tick: Tick | None = None,
 ) -> dict[str, AblationCheck]:
-    """Touch each head of a layer twice, and compare what moves with what each lens says moves.
+    """Ablate and resample each head of a layer, and compare the effects with each lens.
 
-    - *Removed*: the head holds its mean everywhere. The correlation is over all tokens and
+    - *Removed*: the head is set to its mean everywhere. The correlation is over all tokens and
       positions together, tokens weighted by the model's probability of them (`agreement`), so that
-      the positions where much happens count most.
-    - *Resampled*: the head holds what it held in another window at the same place (no window keeps
-      its own). The alignment is the mean over positions of the correlation within each: the
+      the positions with the largest effects count most.
+    - *Resampled*: the head gets its activation at the same position of another window (no window
+      keeps its own). The alignment is the mean over positions of the correlation within each: the
       stimulus-response alignment of Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), with a
       whole head in place of a direction of the residual stream.
 
-    A lens hears a position by itself; the model is touched at every position, as in the paper, so
-    what a head does for later tokens through other heads is in the answer but not in the lens.
+    A lens reads one position by itself; the model is changed at every position, as in the paper, so
+    the effect of a head on later tokens through other heads is in the model but not in the lens.
 
     Args:
         lenses: by name, all for this layer; the model is run once for all of them.
@@ -84,10 +84,12 @@ def check_ablation(
     z = stage.rerun.z.float()
     heads = tuple(range(z.shape[2])) if heads is None else tuple(heads)
     n_windows = len(z)
-    assert n_windows > 1, "a window to resample from needs another one"
+    assert n_windows > 1, "resampling needs at least two windows"
     shift = 1 + int(torch.randint(n_windows - 1, (), generator=torch.Generator().manual_seed(0)))
     stimuli = (stage.mean.expand_as(z), z.roll(shift, dims=0))
-    moved = [{name: _said(stage, lens, new) for name, lens in lenses.items()} for new in stimuli]
+    moved = [
+        {name: _lens_change(stage, lens, new) for name, lens in lenses.items()} for new in stimuli
+    ]
     found: dict[str, list[tuple[Agreement, Agreement]]] = {name: [] for name in lenses}
     effects = []
     for head in heads:
@@ -100,9 +102,9 @@ def check_ablation(
         for name in lenses:
             pair = [
                 agreement(
-                    said[name][:, head], stage.before, answer, log_weight=stage.tokens.log_weight
+                    lens[name][:, head], stage.before, answer, log_weight=stage.tokens.log_weight
                 )
-                for said, answer in zip(moved, answers, strict=True)
+                for lens, answer in zip(moved, answers, strict=True)
             ]
             found[name].append((pair[0], pair[1]))
     effect = stage.by_window(torch.stack(effects, 1))
@@ -117,16 +119,16 @@ def check_ablation(
     }
 
 
-def _said(stage: Stage, lens: Lens, new: Tensor) -> Tensor:
-    """By how much the lens of each head changes its logits, were only that head touched."""
+def _lens_change(stage: Stage, lens: Lens, new: Tensor) -> Tensor:
+    """The change of the logits of each head's lens when only that head is changed."""
     at = new[:, -stage.n_positions :].flatten(0, 1)
-    return stage.said(lens, at) - stage.said(lens, stage.z)
+    return stage.lens_logits(lens, at) - stage.lens_logits(lens, stage.z)
 
 
 def _aligned(stage: Stage, found: Agreement) -> Float[Tensor, " window"]:
-    """The mean cosine of each window, over the positions where anything moved.
+    """The mean cosine of each window, over the positions where the prediction changed.
 
-    Windows that begin with the same words hold the same there, and nothing can be resampled.
+    Windows that begin with the same tokens have the same activations there: nothing to resample.
     """
     has_moved = (found.model > 0).float()
     total = stage.by_window(torch.stack([found.cosine() * has_moved, has_moved], 1))

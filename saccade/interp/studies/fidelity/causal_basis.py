@@ -1,12 +1,12 @@
-"""Causal basis extraction: the directions of a head that its lens hears most, tried on the model.
+"""Causal basis extraction: the directions of a head with most influence on its lens and model.
 
 Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4.1: with ``r(z, v)`` the state
 whose component along v is set to its mean, the influence of a direction on a lens f is
 ``sigma(v) = E KL(f(z) || f(r(z, v)))``, and the causal basis takes, one after another, the
-direction of the largest influence that is orthogonal to all before it. A lens that tells the truth
-ranks its directions as the model does (fidelity, property 1).
+direction of the largest influence that is orthogonal to all before it. A faithful lens ranks its
+directions as the model does (fidelity, property 1).
 
-We differ: the state is ``z`` of one head, so d_head directions are all there are; all heads of a
+We differ: the state is ``z`` of one head, so there are d_head directions; all heads of a
 layer are extracted together, each with its own directions, by one L-BFGS.
 """
 
@@ -30,13 +30,13 @@ from saccade.interp.studies.fidelity.geometry import (
 from saccade.interp.studies.fidelity.stage import Stage
 
 # The paper allows 100 steps of L-BFGS from the singular vectors of the unembedding. The start below
-# knows where z varies and what the lens hears; a test holds what six steps make of it against a
-# thousand random directions.
+# uses where z varies and what the lens is sensitive to; a test compares the result of six steps
+# with a thousand random directions.
 STEPS = 6
 
 
 class Influence(NamedTuple):
-    """What setting each direction to its mean does, by window of text, in nats."""
+    """The effect of setting each direction to its mean, by window of text, in nats."""
 
     lens: Float[Tensor, "window head direction"]
     model: Float[Tensor, "window head direction"]
@@ -48,7 +48,7 @@ class Influence(NamedTuple):
         return spearman(lens, model)
 
     def correlation(self, place: int) -> Estimate:
-        """That of one head, with its interval."""
+        """The rank correlation of one head, with its interval."""
         return estimate(self.correlations()[:, place])
 
 
@@ -57,7 +57,7 @@ def without(
     direction: Float[Tensor, "head d_head"],
     mean: Float[Tensor, "head d_head"],
 ) -> Float[Tensor, "*batch head d_head"]:
-    """``r(z, v) = z + v v^T (mean - z)``: mean ablation of one direction of unit length a head.
+    """``r(z, v) = z + v v^T (mean - z)``: mean ablation of one unit direction per head.
 
     >>> z, mean = torch.tensor([[[3.0, 5.0]]]), torch.tensor([[1.0, 1.0]])
     >>> without(z, torch.tensor([[0.0, 1.0]]), mean)
@@ -83,7 +83,7 @@ def causal_basis(
     z, mean = stage.z.float(), stage.mean
     n_heads, d_head = mean.shape
     with torch.no_grad():
-        before = stage.said(lens, z)
+        before = stage.lens_logits(lens, z)
         surrogate = _surrogate(stage, lens)
     basis = z.new_zeros(n_heads, 0, d_head)
     for _ in range(min(directions or d_head, d_head)):
@@ -92,16 +92,16 @@ def causal_basis(
 
         def loss() -> Tensor:
             optimiser.zero_grad()  # noqa: B023  (called within this round only)
-            v = _unit_beside(raw, basis)  # noqa: B023
-            after = stage.said(lens, without(z, v, mean))
+            v = _unit_orthogonal(raw, basis)  # noqa: B023
+            after = stage.lens_logits(lens, without(z, v, mean))
             influence = divergence(before, after, stage.tokens.log_weight).mean(0)  # [head]
-            # The logarithm gives heads of all strengths the same say in the shared line search.
+            # The logarithm gives heads of all strengths the same weight in the shared line search.
             total = -influence.clamp_min(1e-12).log().sum()
             total.backward()
             return total
 
         optimiser.step(loss)
-        basis = torch.cat([basis, _unit_beside(raw.detach(), basis)[:, None]], dim=1)
+        basis = torch.cat([basis, _unit_orthogonal(raw.detach(), basis)[:, None]], dim=1)
         if tick is not None:
             tick()
     influence = lens_influence(stage, lens, basis).mean(0)
@@ -120,7 +120,7 @@ def random_basis(
 
 
 def principal_basis(stage: Stage) -> Float[Tensor, "head d_head d_head"]:
-    """The principal directions of what each head holds, the largest first: no lens's own."""
+    """Principal directions of each head's activations, largest first: the same for all lenses."""
     centred = (stage.z.float() - stage.mean).transpose(0, 1)  # [head, n, d_head]
     _, vectors = torch.linalg.eigh(centred.transpose(1, 2) @ centred)
     return vectors.flip(-1).transpose(1, 2)
@@ -130,11 +130,13 @@ def principal_basis(stage: Stage) -> Float[Tensor, "head d_head d_head"]:
 def lens_influence(
     stage: Stage, lens: Lens, basis: Float[Tensor, "head direction d_head"]
 ) -> Float[Tensor, "window head direction"]:
-    """KL of the lens with itself as each direction is set to its mean."""
+    """KL(lens || lens with a direction set to its mean), for each direction."""
     z = stage.z.float()
-    before = stage.said(lens, z)
+    before = stage.lens_logits(lens, z)
     moved = [
-        divergence(before, stage.said(lens, without(z, v, stage.mean)), stage.tokens.log_weight)
+        divergence(
+            before, stage.lens_logits(lens, without(z, v, stage.mean)), stage.tokens.log_weight
+        )
         for v in basis.unbind(1)
     ]
     return stage.by_window(torch.stack(moved, -1))
@@ -148,7 +150,7 @@ def model_influence(
     heads: Sequence[int] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> Float[Tensor, "window chosen direction"]:
-    """KL of the model with itself as each direction of each head is set to its mean.
+    """KL(model || model with a direction set to its mean), for each direction of each head.
 
     One run of the later layers for each direction of each head; a run fills the batch with text.
     """
@@ -167,35 +169,35 @@ def model_influence(
 
 
 def _surrogate(stage: Stage, lens: Lens) -> Float[Tensor, "head d_head d_head"]:
-    """Where to begin: directions in which z varies and the lens, made linear, listens."""
+    """The start: directions in which z varies and to which the linearised lens is sensitive."""
     z, d_head = stage.z.float(), stage.mean.shape[1]
     centred = (z - stage.mean).transpose(0, 1)
     varies = centred.transpose(1, 2) @ centred
-    # Each position tries one of the d_head units; some positions more give each unit a share.
+    # Each position perturbs one of the d_head units; every unit gets several positions.
     unit = torch.arange(len(z), device=z.device) % d_head
     tried = z + torch.eye(d_head, device=z.device)[unit, None]
-    moved = stage.said(lens, tried) - stage.said(lens, z)  # [n, head, token]
+    moved = stage.lens_logits(lens, tried) - stage.lens_logits(lens, z)  # [n, head, token]
     slope = moved.new_zeros(d_head, *moved.shape[1:]).index_add_(0, unit, moved).transpose(0, 1)
     p = (stage.before + stage.tokens.log_weight).softmax(-1).mean(0)  # [token]
     centre = slope - (slope * p).sum(-1, keepdim=True)
-    listens = (centre * p) @ centre.transpose(1, 2)
+    sensitive = (centre * p) @ centre.transpose(1, 2)
 
     def shares(each: Tensor) -> Tensor:
         return each / each.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None].clamp_min(1e-30)
 
-    # A little of everything, so that a direction without any influence is still a direction.
-    return shares(varies) + shares(listens) + 1e-6 * torch.eye(d_head).to(z)
+    # A small multiple of the identity, so that directions without influence are still defined.
+    return shares(varies) + shares(sensitive) + 1e-6 * torch.eye(d_head).to(z)
 
 
 def _start(surrogate: Tensor, basis: Tensor) -> Tensor:
-    """The leading direction of the surrogate beside those found already."""
+    """The leading direction of the surrogate that is orthogonal to the basis."""
     rest = torch.eye(surrogate.shape[-1]).to(surrogate) - basis.transpose(1, 2) @ basis
     _, vectors = torch.linalg.eigh(rest @ surrogate @ rest)
     return vectors[..., -1].clone()
 
 
-def _unit_beside(raw: Tensor, basis: Tensor) -> Tensor:
+def _unit_orthogonal(raw: Tensor, basis: Tensor) -> Tensor:
     """The part orthogonal to the basis, of length 1."""
-    for _ in range(2):  # the second time takes away what rounding left
+    for _ in range(2):  # the second pass removes the rounding error
         raw = raw - torch.einsum("hk,hkd->hd", torch.einsum("hd,hkd->hk", raw, basis), basis)
     return raw / raw.norm(dim=-1, keepdim=True).clamp_min(1e-12)

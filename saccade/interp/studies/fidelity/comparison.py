@@ -1,4 +1,4 @@
-"""Kinds of lenses compared on the same heads and text: how close, and how true."""
+"""Kinds of lenses compared on the same heads and text: KL from the model, and fidelity."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class KindRow(NamedTuple):
 
     name: str
     kl: Estimate
-    """KL(model || lens), in nats a token."""
+    """KL(model || lens), in nats per token."""
     ablation: Estimate
     alignment: Estimate
     spearman: Estimate | None
     """Of the influence on lens and model, over principal directions of z, the same for all kinds;
-    None where directions were left out."""
+    None where directions were not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Kinds:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_table(self) -> Table:
-        """One row a kind."""
+        """One row per kind."""
         table = Table(
             title=f"Kinds of lenses on {self.n_heads} heads of {self.model}",
             caption=f"{self.n_positions:,} positions of {self.corpus}; 95 % intervals over its "
@@ -98,16 +98,16 @@ def compare_kinds(
     config: FidelityConfig | None = None,
     progress: Progress | None = None,
 ) -> Kinds:
-    """Put lenses of several kinds to the same test: the model is run once for all of them.
+    """Measure lenses of several kinds in the same way: the model is run once for all of them.
 
     Args:
-        lenses: by the name to show; all bound to one model, each with a lens for every layer.
-        corpus: text that none was fitted on.
+        lenses: by display name; all bound to one model, each with a lens for every layer.
+        corpus: text that none of them was fitted on.
     """
     config = config or FidelityConfig()
     model = _checked(lenses, layers).model
     windows = choose_windows(corpus, config)
-    figures: dict[str, dict[str, list[Tensor]]] = {
+    metrics: dict[str, dict[str, list[Tensor]]] = {
         name: {measure: [] for measure in MEASURES} for name in lenses
     }
     n_tried = min(config.directions, DIRECTIONS)
@@ -119,7 +119,7 @@ def compare_kinds(
         for name, check in check_ablation(
             stage, by_name, tick=counter.steps(config.windows)
         ).items():
-            into = figures[name]
+            into = metrics[name]
             into["ablation"].append(check.correlations())
             into["alignment"].append(check.alignments())
             into["kl"].append(resampled_means(stage.kl(by_name[name])))
@@ -130,21 +130,21 @@ def compare_kinds(
             response = model_influence(stage, basis, tick=counter.steps(config.basis_windows))
             for name, lens in by_name.items():
                 influence = Influence(lens_influence(stage, lens, basis), response)
-                figures[name]["spearman"].append(influence.correlations())
+                metrics[name]["spearman"].append(influence.correlations())
     return Kinds(
         model=model.name,
         corpus=corpus.source,
         layers=tuple(layers),
         n_heads=n_heads,
         n_positions=windows[:, FIRST:].numel(),
-        rows=tuple(_row(name, each) for name, each in figures.items()),
+        rows=tuple(_row(name, each) for name, each in metrics.items()),
     )
 
 
-def _row(name: str, figures: Mapping[str, list[Float[Tensor, "bootstrap head"]]]) -> KindRow:
+def _row(name: str, metrics: Mapping[str, list[Float[Tensor, "bootstrap head"]]]) -> KindRow:
     means = {
         measure: estimate(torch.cat(each, 1).mean(1)) if each else None
-        for measure, each in figures.items()
+        for measure, each in metrics.items()
     }
     kl, ablation, alignment = means["kl"], means["ablation"], means["alignment"]
     assert kl is not None and ablation is not None and alignment is not None, "always measured"
@@ -162,6 +162,6 @@ def _checked(lenses: Mapping[str, Lenses], layers: Sequence[int]) -> Lenses:
         if missing := [layer for layer in layers if layer not in each.by_layer]:
             raise LensError(
                 f"the {name} lenses have none for layer {missing[0]}",
-                hint="compare at a layer that all of them have",
+                hint="choose layers that all of them have",
             )
     return first

@@ -1,7 +1,7 @@
-"""How two changes of a prediction are compared: divergence, alignment, rank correlation.
+"""Comparison of two changes of a prediction: divergence, alignment, rank correlation.
 
 Sums over the vocabulary are taken over sampled tokens (`saccade.interp.lenses.held_out`), each with
-the log of the weight it has in such a sum.
+the log of its weight in the sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BOOTSTRAPS = 1000
 
 
 class Estimate(NamedTuple):
-    """A figure with its 95 % bootstrap interval over the windows of text."""
+    """A metric with its 95 % bootstrap interval over the windows of text."""
 
     value: float
     low: float
@@ -42,7 +42,7 @@ def divergence(
     """KL(softmax before || softmax after), in nats.
 
     With x the change of the logits it is ``log E[exp x] - E[x]`` under the distribution before, so
-    that a part of the tokens can stand for all without ever giving less than zero.
+    that an estimate from some of the tokens is never negative.
 
     >>> logits = torch.tensor([0.5, 0.25, 0.25]).log()
     >>> float(divergence(logits, torch.zeros(3), torch.zeros(3)))  # log 3 less the entropy
@@ -54,47 +54,48 @@ def divergence(
 
 
 class Agreement(NamedTuple):
-    """Weighted inner products of a lens's change (s) and the model's (t), one a position."""
+    """Weighted inner products of a lens's change (s) and the model's (t), one per position."""
 
     both: Float[Tensor, "*batch"]
     lens: Float[Tensor, "*batch"]
     model: Float[Tensor, "*batch"]
 
     def cosine(self) -> Float[Tensor, "*batch"]:
-        """1 where both move all tokens alike, up to a scale; 0 where either does not move."""
+        """1 where both changes are proportional; 0 where either is zero."""
         length = (self.lens * self.model).sqrt()
         return torch.where(length > 0, self.both / length.clamp_min(1e-30), 0.0)
 
 
 def agreement(
-    said: Float[Tensor, "*batch token"],
+    lens_change: Float[Tensor, "*batch token"],
     before: Float[Tensor, "*#batch token"],
     after: Float[Tensor, "*#batch token"],
     *,
     log_weight: Float[Tensor, " token"],
 ) -> Agreement:
-    """How far a lens's change of logits points the way the model's own logits go.
+    """How far a lens's change of logits points in the direction of the model's.
 
     Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), stimulus-response alignment: the inner
-    product of Aitchison geometry, in which a prediction is its log-ratios to the others and every
-    word counts by ``w = (p + p') / 2``, the mean of the model's probability before and after.
+    product of Aitchison geometry, in which a prediction is given by its log-ratios and every
+    token counts by ``w = (p + p') / 2``, the mean of the model's probability before and after.
 
     Args:
-        said: the change of the lens's logits.
-        before: the model's logits as they were; ``after``, once it was touched.
+        lens_change: the change of the lens's logits.
+        before: the model's logits before the intervention; ``after``, with it.
     """
     p, q = ((logits + log_weight).softmax(-1) for logits in (before, after))
     w = (p + q) / 2
-    s = said - (w * said).sum(-1, keepdim=True)
+    s = lens_change - (w * lens_change).sum(-1, keepdim=True)
     t = after - before
     t = t - (w * t).sum(-1, keepdim=True)
     return Agreement((w * s * t).sum(-1), (w * s * s).sum(-1), (w * t * t).sum(-1))
 
 
 def spearman(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Rank correlation along the last axis; equal figures share a rank. 0 where all are equal.
+    """Rank correlation along the last axis; ties share a rank. 0 where all values are equal.
 
-    From SciPy's ranks: its `spearmanr` correlates every row with every other, and tests besides.
+    From SciPy's ranks: its `spearmanr` correlates every row with every other, and
+    tests for significance.
 
     >>> spearman(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([0.1, 0.3, 0.2]))
     tensor(0.5000)
@@ -112,27 +113,27 @@ def resampled(n: int, *, seed: int = 0) -> Float[Tensor, "bootstrap n"]:
 
     Where we differ from `scipy.stats.bootstrap`: the draws of a seed are the same for every head,
     lens and measure, so that their differences can be resampled too; and a statistic of draws is a
-    product with these counts, where SciPy would hold all figures of every draw at once.
+    product with these counts, where SciPy would keep all values of every draw in memory.
     """
     drawn = torch.randint(n, (BOOTSTRAPS, n), generator=torch.Generator().manual_seed(seed))
     counts = torch.zeros(BOOTSTRAPS, n).scatter_add_(1, drawn, torch.ones(BOOTSTRAPS, n))
     return torch.cat([torch.ones(1, n), counts])
 
 
-def resampled_means(figures: Float[Tensor, "window head"]) -> Float[Tensor, "bootstrap head"]:
-    """The mean over windows: as it is, then of windows drawn at random."""
-    counts = resampled(len(figures)).to(figures)
-    return counts @ figures / counts.sum(1, keepdim=True)
+def resampled_means(values: Float[Tensor, "window head"]) -> Float[Tensor, "bootstrap head"]:
+    """The mean over all windows, then over windows drawn at random."""
+    counts = resampled(len(values)).to(values)
+    return counts @ values / counts.sum(1, keepdim=True)
 
 
-def estimate(figures: Float[Tensor, " bootstrap"]) -> Estimate:
-    """The first figure, with the middle 95 % of the others around it."""
-    low, high = figures[1:].quantile(torch.tensor([0.025, 0.975]).to(figures)).tolist()
-    return Estimate(float(figures[0]), low, high)
+def estimate(values: Float[Tensor, " bootstrap"]) -> Estimate:
+    """The first value, with the middle 95 % of the others as its interval."""
+    low, high = values[1:].quantile(torch.tensor([0.025, 0.975]).to(values)).tolist()
+    return Estimate(float(values[0]), low, high)
 
 
 def plain(found: Any) -> Any:
-    """An estimate or a figure as JSON has it, to six digits."""
+    """An estimate or a number for JSON, to six digits."""
     if isinstance(found, Estimate):
         return {name: plain(value) for name, value in found._asdict().items()}
     return float(f"{found:.6g}") if isinstance(found, float) else found

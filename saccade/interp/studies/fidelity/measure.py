@@ -1,4 +1,4 @@
-"""Does a lens tell the truth? Touch the heads of a model, and compare what moves with the lens."""
+"""Fidelity of lenses: intervene on heads, and compare the effects with the lenses."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# How much of a measurement is done.
+# Progress of a measurement.
 
 
 class RunCounter:
-    """Counts windows run, because a run for a direction is on fewer than one for a head."""
+    """Counts windows, because a run for a direction has fewer of them than a run for a head."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self.done, self.total, self.progress = 0, total, progress
 
     def steps(self, windows: int) -> Callable[[], None]:
-        """What to call after each run of so many windows."""
+        """A function to call after each run of ``windows`` windows."""
 
         def tick() -> None:
             self.done += windows
@@ -53,7 +53,7 @@ class RunCounter:
 
 
 OWN, RAW = "lens", "unembedding"
-# Fewer directions have no rank correlation worth the name.
+# With fewer directions a rank correlation means nothing.
 LEAST_DIRECTIONS = 4
 
 
@@ -66,16 +66,16 @@ def measure_fidelity(
     config: FidelityConfig | None = None,
     progress: Progress | None = None,
 ) -> Fidelity:
-    """How far the lenses of some heads agree with what those heads do to the model's prediction.
+    """How far the lenses of some heads agree with the effects of those heads.
 
-    The checks of Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4, brought to
-    attention heads: `check_ablation` removes and resamples whole heads, `causal_basis` tries single
-    directions of each. The raw unembedding of the same heads is put to the same test.
+    The checks of Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4, applied to
+    attention heads: `check_ablation` ablates and resamples whole heads, `causal_basis` ablates
+    single directions of each. The raw unembedding of the same heads is the baseline.
 
     Args:
         corpus: text that the lenses were not fitted on; windows of at least ``config.window``.
-        layers: which layers; the cost is that of each.
-        heads: which heads of them; all by default.
+        layers: the cost is proportional to their number.
+        heads: heads of these layers; all by default.
     """
     config = config or FidelityConfig()
     model = lenses.model
@@ -87,22 +87,22 @@ def measure_fidelity(
     for layer, of_layer in chosen.items():
         found = _measure_layer(lenses, windows, layer, of_layer, config, counter)
         rows += _rows(layer, of_layer, found)
-        for name, figures in _figures(found).items():
-            means.setdefault(name, []).append(figures)
+        for name, metrics in _metrics(found).items():
+            means.setdefault(name, []).append(metrics)
     return Fidelity.of(
         lenses,
         corpus,
         heads=tuple(rows),
-        figures={name: torch.cat(each, 1) for name, each in means.items()},
+        metrics={name: torch.cat(each, 1) for name, each in means.items()},
         n_positions=windows[:, FIRST:].numel(),
     )
 
 
 def choose_windows(corpus: Corpus, config: FidelityConfig) -> Int[Tensor, "window pos"]:
-    """Windows to try heads on, evenly spaced over a text.
+    """Windows to measure heads on, evenly spaced over a text.
 
     Raises:
-        UsageError: there is too little text, or the settings ask for too little.
+        UsageError: there is too little text, or the options ask for too little.
     """
     if config.window <= FIRST or config.windows < 2 or config.basis_windows < 1:
         raise UsageError(
@@ -122,12 +122,12 @@ def choose_windows(corpus: Corpus, config: FidelityConfig) -> Int[Tensor, "windo
 def few_windows(
     windows: Int[Tensor, "window pos"], config: FidelityConfig
 ) -> Int[Tensor, "few pos"]:
-    """Those that single directions are tried on."""
+    """The windows on which single directions are measured."""
     return windows[_spaced(len(windows), min(config.basis_windows, len(windows)))]
 
 
 class _Found(NamedTuple):
-    """What was found at one layer."""
+    """The measurements at one layer."""
 
     checks: dict[str, AblationCheck]
     own: Influence | None
@@ -175,28 +175,28 @@ def _influence(
     )
 
 
-def _figures(found: _Found) -> dict[str, Float[Tensor, "bootstrap head"]]:
+def _metrics(found: _Found) -> dict[str, Float[Tensor, "bootstrap head"]]:
     """Every measure of the heads of a layer, resampled."""
     own, raw = found.checks[OWN], found.checks.get(RAW)
-    figures = {"ablation": own.correlations(), "alignment": own.alignments()}
+    metrics = {"ablation": own.correlations(), "alignment": own.alignments()}
     if raw is not None:
-        figures["raw_ablation"] = raw.correlations()
-        figures["raw_alignment"] = raw.alignments()
+        metrics["raw_ablation"] = raw.correlations()
+        metrics["raw_alignment"] = raw.alignments()
     if found.own is not None and found.control is not None:
-        figures["spearman"] = found.own.correlations()
-        figures["control"] = found.control.correlations()
-    return figures
+        metrics["spearman"] = found.own.correlations()
+        metrics["control"] = found.control.correlations()
+    return metrics
 
 
 def _rows(layer: int, heads: tuple[int, ...], found: _Found) -> list[HeadFidelity]:
-    figures = _figures(found)
+    metrics = _metrics(found)
     effect = found.checks[OWN].effect.mean(0).tolist()
     return [
         HeadFidelity(
             layer=layer,
             head=head,
             effect=effect[place],
-            **{name: estimate(each[:, place]) for name, each in figures.items()},
+            **{name: estimate(each[:, place]) for name, each in metrics.items()},
         )
         for place, head in enumerate(heads)
     ]

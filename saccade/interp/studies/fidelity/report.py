@@ -1,4 +1,4 @@
-"""The figures of a measurement of fidelity: by head, averaged, as JSON and as a table."""
+"""The metrics of a measurement of fidelity: by head, averaged, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.studies.fidelity.geometry import Estimate, estimate, plain
 
-# What is kept in the manifest of the lenses, and what may be drawn.
+# The metrics that are stored in the manifest of the lenses and can be drawn.
 QUALITY = ("ablation", "alignment", "spearman")
 HEADINGS = {
     "ablation": "ablation",
@@ -31,28 +31,29 @@ HEADINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFidelity:
-    """How far the lens of one head tells what the head does."""
+    """How far the lens of one head agrees with the effects of the head."""
 
     layer: int
     head: int
     effect: float
-    """KL(model || model without the head), in nats a token: how much there is to be told."""
+    """KL(model || model without the head), in nats per token: how large the effect is that the
+    lens should predict."""
     ablation: Estimate
-    """Correlation of what the lens says changes, as the head is removed, with what does."""
+    """Correlation of the lens's change with the model's when the head is ablated."""
     alignment: Estimate
-    """The mean over positions of the same within each, as the head is resampled."""
+    """The same within each position when the head is resampled, averaged over positions."""
     raw_ablation: Estimate | None = None
     """The same of the raw unembedding; None where heads have no direct path to the tokens."""
     raw_alignment: Estimate | None = None
     spearman: Estimate | None = None
     """Rank correlation of a direction's influence on the lens with that on the model, over the
-    causal basis; None where it was left out."""
+    causal basis; None where it was skipped."""
     control: Estimate | None = None
     """The same over random directions."""
 
     @property
     def is_above_raw(self) -> bool | None:
-        """Whether the lens beats the raw unembedding, by both figures; None without one."""
+        """Whether the lens beats the raw unembedding by both metrics; None without one."""
         if self.raw_ablation is None or self.raw_alignment is None:
             return None
         is_above = self.ablation.value > self.raw_ablation.value
@@ -72,7 +73,7 @@ class Fidelity:
     corpus: str
     corpus_fingerprint: str
     is_fitted_on: bool
-    """True where this very text is what the lenses were fitted on."""
+    """True if the lenses were fitted on this same text."""
     n_positions: int
     heads: tuple[HeadFidelity, ...]
     mean: dict[str, Estimate]
@@ -85,11 +86,11 @@ class Fidelity:
         corpus: Corpus,
         *,
         heads: tuple[HeadFidelity, ...],
-        figures: Mapping[str, Float[Tensor, "bootstrap head"]],
+        metrics: Mapping[str, Float[Tensor, "bootstrap head"]],
         n_positions: int,
     ) -> Fidelity:
-        """From the resampled figures of all heads."""
-        means = {name: each.mean(1) for name, each in figures.items()}
+        """From the resampled metrics of all heads."""
+        means = {name: each.mean(1) for name, each in metrics.items()}
         for name in ("ablation", "alignment"):
             if f"raw_{name}" in means:
                 means[f"{name}_over_raw"] = means[name] - means[f"raw_{name}"]
@@ -105,7 +106,7 @@ class Fidelity:
         )
 
     def by_layer(self, measure: str) -> dict[int, Float[Tensor, " head"]]:
-        """One measure as a row of heads for each layer; not a number where none was taken."""
+        """One measure as a row of heads per layer; NaN where it was not measured."""
         rows: dict[int, Tensor] = {}
         for each in self.heads:
             row = rows.get(each.layer, torch.zeros(0))
@@ -117,7 +118,7 @@ class Fidelity:
         return rows
 
     def quality(self) -> dict[str, dict[str, list[float | None]]]:
-        """The figures in the form that `Lenses.quality` and the manifest have."""
+        """The metrics in the form of `Lenses.quality` and of the manifest."""
         return {
             name: {
                 str(layer): [None if math.isnan(v) else plain(v) for v in row.tolist()]
@@ -141,10 +142,10 @@ class Fidelity:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_table(self) -> Table:
-        """One row a head, then the mean; heads whose lens is not above the unembedding marked."""
+        """One row per head, then the mean; * marks lenses that do not beat the unembedding."""
         names = [name for name in HEADINGS if getattr(self.heads[0], name) is not None]
         table = Table(
-            title=f"Do the {self.kind} lenses of {self.model} tell the truth?",
+            title=f"Fidelity of the {self.kind} lenses of {self.model}",
             caption=f"{self.n_positions:,} positions of {self.corpus}; 95 % intervals over its "
             "windows; * not above the raw unembedding",
         )

@@ -1,4 +1,4 @@
-"""A text at one layer of a model, ready to be touched: what do lens and model make of it?"""
+"""A text at one layer of a model, cached for interventions: predictions of lens and model."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from saccade.interp.lenses.lens import Lens
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-# The first tokens of a window attend to little but themselves, and are not what a text is like.
+# The first tokens of a window attend to little but themselves, and are not typical of a text.
 FIRST = 4
 N_TOKENS = 2048
-# Positions whose prediction of every token is held at once: 50 MB for the default model.
+# Positions whose full logits are in memory at once: 50 MB for the default model.
 CHUNK = 256
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Windows of text, read once; the heads of one layer can then be made to hold anything.
+    """Windows of text, run once; the activations of one layer's heads can then be replaced.
 
-    Everything is measured at the same n positions: all of each window but the first few.
+    Everything is measured at the same n positions: all of each window except the first few.
     """
 
     model: LanguageModel
     layer: int
     rerun: Rerun
     tokens: SampledTokens
-    """The tokens that stand for the vocabulary."""
+    """The sampled tokens that stand for the vocabulary."""
     before: Float[Tensor, "n token"]
     """The model's logits of them."""
     negentropy: Float[Tensor, " n"]
     """Sum of p log p over the whole vocabulary, of the model's prediction."""
     mean: Float[Tensor, "head d_head"]
-    """What the heads hold on average over the measured positions."""
+    """The mean activations of the heads over the measured positions."""
     entered: Float[Tensor, "n d_model"]
-    """What entered the final norm there."""
+    """The input of the final norm there."""
 
     @classmethod
     @torch.no_grad()
@@ -57,12 +57,12 @@ class Stage:
         n_tokens: int = N_TOKENS,
         seed: int = 0,
     ) -> Stage:
-        """Read the windows and choose the tokens: the likeliest for certain, others at random."""
+        """Run the windows and choose the tokens: always the likeliest, others at random."""
         ids = ids.to(model.device)
         rerun = Rerun.record(model, ids, layer)
         final = rerun.final[:, FIRST:].flatten(0, 1)
         likely, mean, negentropy = _predictions(model, final)
-        # The share of an even draw keeps the weight of rare tokens, and so the noise, in bounds.
+        # The uniform part of the draw bounds the weight of rare tokens, and so the noise.
         tokens = sample_tokens(
             likely,
             mean + 1 / model.d_vocab,
@@ -82,50 +82,51 @@ class Stage:
 
     @property
     def n_windows(self) -> int:
-        """How many windows of text."""
+        """Number of windows of text."""
         return len(self.rerun.ids)
 
     @property
     def z(self) -> Float[Tensor, "n head d_head"]:
-        """What the heads hold where it is measured."""
+        """The activations of the heads at the measured positions."""
         return self.rerun.z[:, FIRST:].flatten(0, 1)
 
     @property
     def n_positions(self) -> int:
-        """How many positions of each window are measured."""
+        """Number of measured positions per window."""
         return self.rerun.ids.shape[1] - FIRST
 
     def by_window(
-        self, figures: Float[Tensor, "n head *more"]
+        self, values: Float[Tensor, "n head *more"]
     ) -> Float[Tensor, "window head *more"]:
         """The mean over the positions of each window."""
-        return figures.unflatten(0, (self.n_windows, -1)).mean(1)
+        return values.unflatten(0, (self.n_windows, -1)).mean(1)
 
     def answer(
         self, head: int, activation: Float[Tensor, "window pos d_head"]
     ) -> Float[Tensor, "n token"]:
-        """The model's logits, had one head of the layer held this at every position."""
+        """The model's logits with this activation for one head of the layer."""
         z = self.rerun.z.clone()
         z[:, :, head] = activation.to(z)
         final = self.rerun.with_heads(z)[:, FIRST:].flatten(0, 1)
         return self.model.unembedding.logits(final, tokens=self.tokens.ids).float()
 
-    def said(self, lens: Lens, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head token"]:
-        """What a lens says of heads that hold ``z`` at the measured positions."""
+    def lens_logits(
+        self, lens: Lens, z: Float[Tensor, "n head d_head"]
+    ) -> Float[Tensor, "n head token"]:
+        """The logits of a lens for the activations ``z`` at the measured positions."""
         if lens.site == "residual":
             raise LensError(
                 f"a {lens.kind} lens reads the residual stream, not a head: no head can be "
-                "removed from it",
+                "ablated in it",
                 hint="measure lenses of heads: kind head, dense, jacobian or logit-head",
             )
         activation = z if lens.site == "head" else self._direct(z)
         return lens(activation, tokens=self.tokens.ids).float()
 
     def _direct(self, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "n head d_model"]:
-        """What heads that hold ``z`` add to the final state, norms frozen as they were.
+        """What the activations ``z`` add directly to the final state, with frozen norms.
 
-        As `saccade.interp.heads.capture.direct_states`, but for heads that hold something else
-        than they did.
+        As `saccade.interp.heads.capture.direct_states`, but for replaced activations.
         """
         at = self.model.layer(self.layer)
         added = torch.einsum("nhi,hid->nhd", z.float(), output_matrix(at).float())
@@ -136,15 +137,15 @@ class Stage:
 
     def kl(self, lens: Lens) -> Float[Tensor, "window head"]:
         """KL(model || lens), the mean over the measured positions of each window."""
-        said = self.said(lens, self.z)
+        logits = self.lens_logits(lens, self.z)
         log_p = (self.before + self.tokens.log_weight).log_softmax(-1)  # over the sampled tokens
-        total = (said + self.tokens.log_weight).logsumexp(-1)
-        expected = torch.einsum("nhw,nw->nh", said, log_p.exp())
+        total = (logits + self.tokens.log_weight).logsumexp(-1)
+        expected = torch.einsum("nhw,nw->nh", logits, log_p.exp())
         return self.by_window(self.negentropy[:, None] - expected + total)
 
 
 def _predictions(model: LanguageModel, final: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every token its largest and its mean probability; of every position sum p log p."""
+    """Per token the largest and the mean probability; per position sum p log p."""
     largest = final.new_zeros(model.d_vocab, dtype=torch.float32)
     mean, negentropy = torch.zeros_like(largest), []
     for some in final.split(CHUNK):

@@ -1,1 +1,1 @@
-"""Whether an instruction was injected into a prompt, told from the heads."""
+"""Detection of instructions injected into a prompt, from the activations of the heads."""

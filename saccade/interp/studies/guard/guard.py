@@ -1,11 +1,12 @@
-"""Tell prompts that carry an injected instruction from ordinary ones, by what the heads say.
+"""Detect prompts with an injected instruction, from the lens predictions of the heads.
 
-Attention Lens (https://arxiv.org/abs/2310.16270), section 4, shows that heads say other words when
-an instruction is injected into a prompt. Tuned Lens (https://arxiv.org/abs/2303.08112), section
-4.2, detects injections as outliers of what lenses of the residual stream say of the answer. Here
-the lenses are the heads', and every stretch of a prompt is read. An outlier detector on that finds
-odd subjects sooner than orders, so we ask a narrower question, still without any attack: does a
-stretch of this prompt sound like a request that somebody put into it?
+Attention Lens (https://arxiv.org/abs/2310.16270), section 4, shows that the lenses of heads predict
+other tokens when an instruction is injected into a prompt. Tuned Lens
+(https://arxiv.org/abs/2303.08112), section 4.2, detects injections as outliers of the predictions
+of residual-stream lenses for the answer. Here the lenses are those of heads, and every span of a
+prompt is read. An outlier detector on that finds unusual subjects rather than instructions, so we
+ask a narrower question, still without any attack: does a span of this prompt look like a request
+that was inserted into it?
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# What a guard says of one prompt, and which heads and tokens made it say so.
+# The verdict on one prompt, with the heads and tokens that contribute most.
 
-LONGEST = 60  # characters of a prompt or of a stretch that are shown in a line
+LONGEST = 60  # characters of a prompt or of a span that are shown in a line
 
 
 class HeadAlarm(NamedTuple):
-    """One head's part in a score."""
+    """The contribution of one head to a score."""
 
     layer: int
     head: int
     share: float
-    """Of the way from ordinary stretches to this one; all heads' shares sum to 1."""
+    """Of the difference from the mean ordinary span; the shares of all heads sum to 1."""
     adds: tuple[TokenValue, ...]
-    """What its lens says more than in ordinary prompts: ``p log(p / usual)``, in nats."""
+    """Tokens its lens predicts more than in ordinary prompts: ``p log(p / usual)``, in nats."""
 
     @property
     def name(self) -> str:
@@ -53,18 +54,18 @@ class HeadAlarm(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How ordinary a prompt is."""
+    """The score of a prompt, and whether it is reported."""
 
     prompt: str
     score: float
-    """The log odds that its worst stretch is a request put into a prompt, not part of one."""
+    """The log odds that its highest-scoring span is an inserted request."""
     threshold: float
     rarity: float
-    """Share of ordinary prompts that score as high."""
+    """Share of ordinary prompts that score at least as high."""
     stretch: str
-    """The tokens of that stretch."""
+    """The text of that span."""
     heads: tuple[HeadAlarm, ...] = ()
-    """Those with the largest parts; only looked for where there is an alarm."""
+    """The heads with the largest shares; only for an alarm."""
 
     @property
     def is_alarm(self) -> bool:
@@ -97,16 +98,16 @@ class Verdict:
 
     def to_text(self) -> str:
         """A few lines to read."""
-        token = "ALARM" if self.is_alarm else "ordinary"
+        label = "ALARM" if self.is_alarm else "ordinary"
         lines = [
-            f"{token}  {self.score:.2f} (alarm above {self.threshold:.2f})  {_short(self.prompt)}"
+            f"{label}  {self.score:.2f} (alarm above {self.threshold:.2f})  {_short(self.prompt)}"
         ]
         if self.is_alarm:
             lines.append(f"  at       {_short(self.stretch)}")
             for each in self.heads:
                 tokens = " ".join(repr(token.text) for token in each.adds)
                 lines.append(
-                    f"  {each.name:<7}  {100 * each.share:4.1f} %  says more than usual {tokens}"
+                    f"  {each.name:<7}  {100 * each.share:4.1f} %  more than usual: {tokens}"
                 )
         return "\n".join(lines)
 
@@ -116,19 +117,19 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 4] + " ..."
 
 
-MOST_SCORE = 1e6  # beyond it no score of clipped features can be
+MOST_SCORE = 1e6  # scores of clipped features are below it
 _AGAIN = "fit the guard again with `saccade guard fit`"
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Knows what heads say over ordinary prompts, and reports others; `fit_guard` makes one."""
+    """Scores prompts and reports those that look injected; `fit_guard` makes one."""
 
     lenses: Lenses
     readout: Readout
     discriminant: Discriminant
     ordinary: Float[Tensor, " prompt"]
-    """The scores of ordinary prompts, each from a fit without it, in order."""
+    """The sorted scores of ordinary prompts, each from a fit without it."""
     threshold: float
     false_alarms: float = 0.05
     """Share of ordinary prompts that score above the threshold."""
@@ -136,27 +137,27 @@ class Guard:
     """Where the ordinary prompts came from."""
 
     def __post_init__(self) -> None:
-        """Refuse a guard that cannot judge: every prompt would be ordinary to it."""
+        """Refuse an invalid guard: it would call every prompt ordinary."""
         _refuse_not_finite(self)
         window, stride = self.readout.window, self.readout.stride
         if not 1 <= stride <= window:
             raise LensError(
-                "the guard cannot judge: expected stretches of 1 token or more without gaps "
+                "the guard is invalid: expected spans of 1 token or more without gaps "
                 f"between them, found a window of {window} with a stride of {stride}",
                 hint=_AGAIN,
             )
 
     @property
     def layers(self) -> list[int]:
-        """Whose heads it reads."""
+        """The layers whose heads it reads."""
         return list(self.readout.usual)
 
     def score_of(self, z: Mapping[int, Float[Tensor, "pos head d_head"]]) -> float:
-        """The score of one prompt from what its heads hold: that of its worst stretch."""
+        """The score of one prompt from its activations: that of its highest-scoring span."""
         return float(self._log_odds(self.readout.points(z)).max())
 
     def scores(self, prompts: Sequence[str]) -> Float[Tensor, " prompt"]:
-        """How much each prompt sounds like an injected one: one forward pass each."""
+        """The score of each prompt, with one forward pass each."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found = torch.zeros(len(prompts), dtype=torch.double)
         for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
@@ -164,7 +165,7 @@ class Guard:
         return found
 
     def judge(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
-        """Score prompts, and for those that are reported find the heads and tokens that did it."""
+        """Score prompts; for alarms, also the heads and tokens that contribute most."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found: dict[int, Verdict] = {}
         for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
@@ -183,9 +184,9 @@ class Guard:
     ) -> Verdict:
         points = self.readout.points(z)
         log_odds = self._log_odds(points)
-        worst = int(log_odds.argmax())
-        start, stop = points.spans[worst]
-        score = float(log_odds[worst])
+        highest = int(log_odds.argmax())
+        start, stop = points.spans[highest]
+        score = float(log_odds[highest])
         above = torch.searchsorted(self.ordinary, torch.tensor(score).double())
         alarms: tuple[HeadAlarm, ...] = ()
         if score > self.threshold:
@@ -194,7 +195,7 @@ class Guard:
             }
             alarms = tuple(
                 HeadAlarm(*site, share, self._adds(*site, activation, tokens))
-                for site, share in self._parts(points.features[worst])[:heads]
+                for site, share in self._parts(points.features[highest])[:heads]
             )
         return Verdict(
             prompt=prompt,
@@ -206,23 +207,23 @@ class Guard:
         )
 
     def _log_odds(self, points: Points) -> Float[Tensor, " point"]:
-        """The scores of the stretches of a prompt.
+        """The scores of the spans of a prompt.
 
         Raises:
-            LensError: one is not finite: to call the prompt ordinary would be a guess.
+            LensError: a score is not finite: the prompt cannot be called ordinary.
         """
         found = self.discriminant.log_odds(points.features)
-        # The features too, because an infinite one would be clipped to a finite score.
+        # Features are checked too, because an infinite one would be clipped to a finite score.
         if not (points.features.isfinite().all() and found.isfinite().all()):
             raise LensError(
-                "the guard cannot judge this prompt: what the heads hold over it is not finite",
+                "the guard cannot score this prompt: the activations of the heads are not finite",
                 hint="open the model with a wider dtype (float32), and check its weights with "
                 "`saccade model`",
             )
         return found
 
     def _parts(self, features: Float[Tensor, " feature"]) -> list[tuple[tuple[int, int], float]]:
-        """Every head's share of a score, the largest first."""
+        """The share of every head in a score, the largest first."""
         shares = self.readout.by_site(self.discriminant.shares(features[None]))[0]
         shares = shares / shares.sum()
         sites = self.readout.sites
@@ -231,12 +232,12 @@ class Guard:
     def _adds(
         self, layer: int, head: int, activation: dict[int, Tensor], tokens: int
     ) -> tuple[TokenValue, ...]:
-        """The tokens that a lens says more over a stretch than it does in ordinary prompts."""
+        """The tokens that a lens predicts more over a span than in ordinary prompts."""
         lens = self.lenses.by_layer[layer]
         here = activation[layer].to(self.lenses.baseline.device)
         both = lens(torch.cat([here, self.readout.usual[layer][None].to(here)]))[:, head]
-        said = lens_prediction(both[:1], both[1].log_softmax(-1), top=tokens)
-        ids, values = said.adds.ids[0].tolist(), said.adds.values[0].tolist()
+        prediction = lens_prediction(both[:1], both[1].log_softmax(-1), top=tokens)
+        ids, values = prediction.adds.ids[0].tolist(), prediction.adds.values[0].tolist()
         texts = self.lenses.model.tokens(ids)
         return tuple(
             TokenValue(*each) for each in zip(ids, texts, values, strict=True) if each[2] > 0
@@ -260,7 +261,7 @@ def threshold_for(ordinary: Float[Tensor, " prompt"], false_alarms: float) -> fl
 
 def _refuse_not_finite(guard: Guard) -> None:
     of = guard.discriminant
-    activation: dict[str, Tensor] = {
+    tensors: dict[str, Tensor] = {
         **{name: getattr(of, name) for name in ("centre", "scale", "mean", "weight")},
         **{f"usual of layer {layer}": each for layer, each in guard.readout.usual.items()},
         **{f"reader of layer {layer}": each for layer, each in guard.readout.reader.items()},
@@ -268,14 +269,14 @@ def _refuse_not_finite(guard: Guard) -> None:
         "threshold": torch.tensor(guard.threshold),
         "bias": torch.tensor(of.bias),
     }
-    for name, each in activation.items():
+    for name, each in tensors.items():
         if not (each.is_floating_point() and bool(each.isfinite().all())):
             raise LensError(
-                f"the guard cannot judge: expected finite numbers, found others in its {name}",
+                f"the guard is invalid: expected finite numbers in its {name}, found others",
                 hint=_AGAIN,
             )
     if not (bool((of.scale > 0).all()) and bool(of.weight.any())):
         raise LensError(
-            "the guard cannot judge: expected scales above 0 and weights that are not all 0",
+            "the guard is invalid: expected scales above 0 and weights that are not all 0",
             hint=_AGAIN,
         )

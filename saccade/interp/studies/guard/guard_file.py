@@ -1,8 +1,8 @@
 """A guard on disk: safetensors and a manifest, refused for any other model or lens.
 
 A guard decides what passes, so a file that was changed in any field is refused: a bias of -100
-would make every prompt ordinary. The manifest holds a checksum over itself and all tensors; what
-it says is checked for range besides, and the threshold is computed again.
+would make every prompt ordinary. The manifest has a checksum over itself and all tensors; the
+ranges of its values are checked too, and the threshold is recomputed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Score = Annotated[float, Ge(-MOST_SCORE), Le(MOST_SCORE)]
 
 @dataclass(frozen=True, kw_only=True)
 class GuardManifest:
-    """What the manifest of a guard says of it."""
+    """The manifest of a guard."""
 
     model: str
     model_fingerprint: Name
@@ -57,16 +57,16 @@ class GuardManifest:
     """Where the ordinary prompts came from."""
     version: str
     checksum: str = ""
-    """Of all the rest and of every tensor."""
+    """Of all other fields and of every tensor."""
 
 
 def default_guard_path(model: LanguageModel) -> Path:
-    """Where the guard of a model is when nobody says otherwise."""
+    """The default folder of the guard of a model."""
     return cache_dir() / "guards" / model.fingerprint
 
 
 def lens_fingerprint(lenses: Lenses) -> str:
-    """Tells these lenses from any others."""
+    """A fingerprint of the weights of these lenses."""
     states = (each.state_dict().values() for each in lenses.by_layer.values())
     tensors = [lenses.baseline, *(value for state in states for value in state)]
     return fingerprint_text(each.detach().float().cpu().numpy().tobytes() for each in tensors)
@@ -80,7 +80,7 @@ def save_guard(guard: Guard, path: str | Path) -> None:
     for name in _READOUT:
         for layer, value in getattr(guard.readout, name).items():
             tensors[f"{layer}.{name}"] = value
-    made = GuardManifest(
+    manifest = GuardManifest(
         model=guard.lenses.model.name,
         model_fingerprint=guard.lenses.model.fingerprint,
         tokenizer_fingerprint=guard.lenses.model.tokenizer_fingerprint,
@@ -95,87 +95,87 @@ def save_guard(guard: Guard, path: str | Path) -> None:
         prompts=guard.source,
         version=__version__,
     )
-    made = replace(made, checksum=checksum_of(made, tensors))
-    write_folder(path, {"guard": asdict(made)}, {GUARD: tensors})
+    manifest = replace(manifest, checksum=checksum_of(manifest, tensors))
+    write_folder(path, {"guard": asdict(manifest)}, {GUARD: tensors})
 
 
-def checksum_of(made: GuardManifest, tensors: Mapping[str, Tensor]) -> str:
-    """Over all that decides what a guard says."""
-    said = json.dumps(asdict(replace(made, checksum="")), sort_keys=True)
-    kept = (
+def checksum_of(manifest: GuardManifest, tensors: Mapping[str, Tensor]) -> str:
+    """Checksum over everything that determines the verdicts of a guard."""
+    fields = json.dumps(asdict(replace(manifest, checksum="")), sort_keys=True)
+    contents = (
         f"\n{name} {tuple(each.shape)} ".encode() + each.detach().double().cpu().numpy().tobytes()
         for name, each in sorted(tensors.items())
     )
-    return fingerprint_text([said.encode(), *kept])
+    return fingerprint_text([fields.encode(), *contents])
 
 
 def load_guard(path: str | Path | None, lenses: Lenses) -> Guard:
     """Load a guard for the model and the lenses it was fitted with.
 
     Args:
-        path: a folder; None for where `saccade guard fit` puts it.
+        path: a folder; None for where `saccade guard fit` writes it.
 
     Raises:
-        LensError: it is missing, damaged, cannot judge, or was fitted for another model or with
+        LensError: it is missing, damaged or invalid, or was fitted for another model or with
             other lenses.
     """
     path = Path(path).expanduser() if path is not None else default_guard_path(lenses.model)
     try:
-        manifest, files = read_folder(path)
-        made = _made(manifest, path)
-        _refuse_strangers(made, lenses, path)
-        tensors = files.get(GUARD, {})  # a guard without them has another checksum
+        whole, files = read_folder(path)
+        manifest = _manifest_of(whole, path)
+        _refuse_other_model(manifest, lenses, path)
+        tensors = files.get(GUARD, {})  # without them the checksum differs
     except StoreError as error:
         raise LensError(str(error), hint="fit a guard with `saccade guard fit`") from error
-    if made.checksum != (found := checksum_of(made, tensors)):
+    if manifest.checksum != (found := checksum_of(manifest, tensors)):
         raise LensError(
-            f"{path} was changed after the guard was fitted: expected checksum {made.checksum!r}, "
-            f"found {found!r}",
+            f"{path} was changed after the guard was fitted: expected checksum "
+            f"{manifest.checksum!r}, found {found!r}",
             hint=_AGAIN,
         )
-    _refuse_other_shapes(made, tensors, lenses, path)
+    _refuse_other_shapes(manifest, tensors, lenses, path)
     try:
-        guard = _guard(made, tensors, lenses)
+        guard = _guard(manifest, tensors, lenses)
     except LensError as error:
         raise LensError(f"{path}: {error}", hint=error.hint) from error
     _refuse_other_threshold(guard, path)
     return guard
 
 
-def _made(manifest: dict[str, Any], path: Path) -> GuardManifest:
-    made = manifest.get("guard")
-    if not isinstance(made, dict):
+def _manifest_of(whole: dict[str, Any], path: Path) -> GuardManifest:
+    entry = whole.get("guard")
+    if not isinstance(entry, dict):
         raise LensError(
-            f"{path} holds no guard: its manifest does not say what it was fitted for",
+            f"{path} holds no guard: its manifest has no entry 'guard'",
             hint="give a folder written by `saccade guard fit`",
         )
-    return conform(GuardManifest, made, where=path)
+    return conform(GuardManifest, entry, where=path)
 
 
-def _guard(made: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses) -> Guard:
+def _guard(manifest: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses) -> Guard:
     parts = {
-        name: {layer: tensors[f"{layer}.{name}"] for layer in made.layers} for name in _READOUT
+        name: {layer: tensors[f"{layer}.{name}"] for layer in manifest.layers} for name in _READOUT
     }
     return Guard(
         lenses=lenses,
-        readout=Readout(**parts, window=made.window, stride=made.stride),
+        readout=Readout(**parts, window=manifest.window, stride=manifest.stride),
         discriminant=Discriminant(
-            **{name: tensors[name] for name in _DISCRIMINANT}, bias=made.bias
+            **{name: tensors[name] for name in _DISCRIMINANT}, bias=manifest.bias
         ),
         ordinary=tensors["ordinary"].double(),
-        threshold=made.threshold,
-        false_alarms=made.false_alarms,
-        source=made.prompts,
+        threshold=manifest.threshold,
+        false_alarms=manifest.false_alarms,
+        source=manifest.prompts,
     )
 
 
 def _refuse_other_shapes(
-    made: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses, path: Path
+    manifest: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses, path: Path
 ) -> None:
-    """A guard reads every head that has a lens, and has as many numbers for each of them."""
+    """A guard reads every head that has a lens, with the same number of features for each."""
     readers = [each for name, each in tensors.items() if name.endswith(".reader")]
     n_numbers = next((each.shape[-1] for each in readers if each.dim() == 3), 1)
-    expected: dict[str, tuple[int, ...]] = {"ordinary": (made.n_prompts,)}
+    expected: dict[str, tuple[int, ...]] = {"ordinary": (manifest.n_prompts,)}
     n_features = 0
     for layer in lenses.by_layer:
         at = lenses.model.layer(layer)
@@ -192,10 +192,10 @@ def _refuse_other_shapes(
             f"{name}, found {found.get(name, 'none')}",
             hint=_AGAIN,
         )
-    if set(made.layers) != set(lenses.by_layer) or len(made.layers) != len(lenses.by_layer):
+    if set(manifest.layers) != set(lenses.by_layer) or len(manifest.layers) != len(lenses.by_layer):
         raise LensError(
             f"{path} does not fit the lenses: expected layers {list(lenses.by_layer)}, found "
-            f"{list(made.layers)}",
+            f"{list(manifest.layers)}",
             hint=_AGAIN,
         )
 
@@ -210,15 +210,16 @@ def _refuse_other_threshold(guard: Guard, path: Path) -> None:
         )
 
 
-def _refuse_strangers(made: GuardManifest, lenses: Lenses, path: Path) -> None:
+def _refuse_other_model(manifest: GuardManifest, lenses: Lenses, path: Path) -> None:
     model = lenses.model
     for what, theirs, ours in (
-        ("the model", made.model_fingerprint, model.fingerprint),
-        ("the tokenizer", made.tokenizer_fingerprint, model.tokenizer_fingerprint),
-        ("the lenses", made.lens_fingerprint, lens_fingerprint(lenses)),
+        ("the model", manifest.model_fingerprint, model.fingerprint),
+        ("the tokenizer", manifest.tokenizer_fingerprint, model.tokenizer_fingerprint),
+        ("the lenses", manifest.lens_fingerprint, lens_fingerprint(lenses)),
     ):
         if theirs != ours:
             raise LensError(
-                f"{path} was fitted for {what} of {made.model} ({theirs}), not for these ({ours})",
+                f"{path} was fitted for {what} of {manifest.model} ({theirs}), not for "
+                f"these ({ours})",
                 hint="fit a guard for this model and these lenses with `saccade guard fit`",
             )

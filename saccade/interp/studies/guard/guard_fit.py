@@ -1,4 +1,4 @@
-"""Fit a guard on ordinary prompts: half of the work is to make requests stand where none belong."""
+"""Fit a guard on ordinary prompts, and on copies with an everyday request inserted."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
 
 
-# Ordinary prompts with an ordinary request put into them: what a guard learns from.
+# The training data of a guard: ordinary prompts with an ordinary request inserted.
 #
-# An injected prompt is a text with an order to the model where none belongs. A guard is shown no
-# attack: the orders are what people ask of an assistant every day ("List five facts about
-# whales."), and the place is between two sentences of an ordinary prompt.
+# An injected prompt is a text with an instruction to the model where none belongs. A guard is
+# trained on no attack: the instructions are everyday requests to an assistant ("List five facts
+# about whales."), inserted between two sentences of an ordinary prompt.
 
 DATA = "guard_requests.json"
 OWN = 0.2  # share of requests that are the first sentence of another prompt: mostly its task
-PLAIN = 0.08  # share of requests that are the bare task, without any frame around it
+PLAIN = 0.08  # share of requests that are only the task, without a frame
 _SENTENCE_END = re.compile(r"(?<=[.!?\"])[ \n]+")
 
 
 @cache
 def request_parts() -> Mapping[str, Sequence[str]]:
-    """What requests are made of: frames, things to do, how to do them, roles."""
+    """The parts of requests: frames, tasks, manners, roles."""
     whole = files("saccade.interp.studies").joinpath("data", DATA)
     return json.loads(whole.read_text(encoding="utf-8"))
 
 
 def make_request(chance: random.Random) -> str:
-    """Something that one may ask of an assistant.
+    """A random everyday request to an assistant.
 
     >>> make_request(random.Random(3)).endswith((".", "?", "!"))
     True
@@ -57,7 +57,7 @@ def make_request(chance: random.Random) -> str:
 
 
 def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[str]:
-    """Into each prompt one request, at the end of some sentence of it."""
+    """Insert one request into each prompt, at the end of a random sentence."""
     chance = random.Random(f"requests {seed}")
     found = []
     for prompt in prompts:
@@ -71,24 +71,24 @@ def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[str]:
 
 
 Progress = Callable[[str, int, int], None]
-FEWEST = 20  # ordinary prompts: of fewer, one in twenty cannot be told
-# Prompts that the directions of the heads are found on; they are read twice.
-LOOKED_AT = 128
-FOLDS = 4  # a prompt's own ordinary score comes from a fit without its fold
+FEWEST = 20  # ordinary prompts: fewer cannot set a threshold of one in twenty
+# Number of prompts from which the directions of the heads are computed; they are run twice.
+N_FOR_DIRECTIONS = 128
+FOLDS = 4  # an ordinary prompt is scored by a fit without its fold
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """How a guard reads and when it reports."""
+    """Options of a guard."""
 
     window: int = 9
-    """Tokens in a stretch; less than a sentence."""
+    """Tokens per span; less than a sentence."""
 
     false_alarms: float = 0.05
     """Share of ordinary prompts that may be reported."""
 
     seed: int = 0
-    """Seed of the requests and of the places they are put in."""
+    """Seed of the requests and of where they are inserted."""
 
 
 def fit_guard(
@@ -99,20 +99,20 @@ def fit_guard(
     source: str = "",
     progress: Progress | None = None,
 ) -> Guard:
-    """Learn from ordinary prompts what the heads of a model say over them; no attack is needed.
+    """Fit a guard on ordinary prompts and on copies with a request inserted; no attack is needed.
 
     Args:
-        source: where the prompts come from; kept with the guard.
+        source: where the prompts come from; stored with the guard.
 
     Raises:
-        UsageError: too few prompts, or a setting that cannot be.
+        UsageError: too few prompts, or an invalid option.
     """
     config = config or GuardConfig()
     _check(prompts, config, lenses.model.max_positions)
     plain = encode_prompts(lenses.model, prompts, progress=progress)
     attacked = splice_requests(prompts, seed=config.seed)
     spliced = encode_prompts(lenses.model, attacked, progress=progress)
-    readout = _look(lenses, plain, config)
+    readout = _readout(lenses, plain, config)
     read = _read(lenses, readout, [*plain, *spliced], progress)
     ordinary = _crossed(read).sort().values
     return Guard(
@@ -130,7 +130,7 @@ def _check(prompts: Sequence[str], config: GuardConfig, max_positions: int | Non
     if len(prompts) < FEWEST:
         raise UsageError(
             f"expected at least {FEWEST} ordinary prompts, got {len(prompts)}",
-            hint="some hundred of the kind you expect make a good guard",
+            hint="a few hundred prompts of the kind you expect make a good guard",
         )
     longest = max_positions or 1_000_000
     if not 0 < config.false_alarms < 1 or not 1 <= config.window <= longest:
@@ -142,10 +142,10 @@ def _check(prompts: Sequence[str], config: GuardConfig, max_positions: int | Non
         )
 
 
-def _look(lenses: Lenses, plain: Sequence[Tensor], config: GuardConfig) -> Readout:
-    """Find the directions of every head on some of the prompts."""
+def _readout(lenses: Lenses, plain: Sequence[Tensor], config: GuardConfig) -> Readout:
+    """Compute the directions of every head from some of the prompts."""
     sums = HeadSums()
-    some = plain[:: -(-len(plain) // LOOKED_AT)]
+    some = plain[:: -(-len(plain) // N_FOR_DIRECTIONS)]
     for row in prompt_rows(lenses.model, some, layers=list(lenses.by_layer)):
         sums.add(row.z)
     return sums.readout(lenses, window=config.window, stride=max(1, config.window // 3))
@@ -154,7 +154,7 @@ def _look(lenses: Lenses, plain: Sequence[Tensor], config: GuardConfig) -> Reado
 def _read(
     lenses: Lenses, readout: Readout, encoded: Sequence[Tensor], progress: Progress | None
 ) -> list[Float[Tensor, "_ feature"]]:
-    """The stretches of every prompt."""
+    """The features of the spans of every prompt."""
     found: dict[int, Tensor] = {}
     for row in prompt_rows(lenses.model, encoded, layers=list(lenses.by_layer)):
         found[row.prompt] = readout.points(row.z).features.float()
@@ -164,12 +164,12 @@ def _read(
 
 
 def _discriminant(read: Sequence[Tensor]) -> Discriminant:
-    """Of prompts, then as many with a request."""
+    """``read``: ordinary prompts, then as many with a request."""
     return Discriminant.fit(read, torch.arange(len(read)) >= len(read) // 2)
 
 
 def _crossed(read: Sequence[Tensor]) -> Float[Tensor, " prompt"]:
-    """The score of each ordinary prompt by a fit without it and its spliced twin."""
+    """The score of each ordinary prompt by a fit without it and its copy with a request."""
     n = len(read) // 2
     scores = torch.zeros(n, dtype=torch.double)
     for fold in range(FOLDS):

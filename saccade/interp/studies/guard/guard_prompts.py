@@ -1,4 +1,4 @@
-"""Prompts to try a guard with: many tasks and texts, with and without an injected sentence."""
+"""Prompts to evaluate a guard on: many tasks and texts, with and without an injected sentence."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from saccade.errors import StoreError, UsageError
 from saccade.store.schema import parse_json
 
 Part = Literal["fit", "held_out", "second"]
-"""``fit`` and ``held_out`` are one kind of task (edit, translate, sum up) in other words on other
-texts; ``second`` is another kind (answer a question, sort a message) on texts of its own."""
+"""``fit`` and ``held_out`` are one kind of task (edit, translate, summarise) with different
+wordings and texts; ``second`` is another kind (answer a question, classify a message) on its own
+texts."""
 
-WORDS = (38, 70)  # of a text: two to six sentences, as long as an e-mail or a paragraph
-DIGRESSION = 0.3  # chance that a sentence is about something else: texts are not all of a piece
-TRIES = 60  # drawings of sentences, of which the one of the right length is taken
+WORDS = (38, 70)  # per text: two to six sentences, the length of an e-mail or a paragraph
+DIGRESSION = 0.3  # probability that a sentence is about another topic
+TRIES = 60  # draws of sentences, of which the one nearest in length is taken
 DATA = "guard_prompts.json"
 
 
 class Prompt(NamedTuple):
-    """A task with a text; into the text a sentence may be injected."""
+    """A task with a text, which may contain an injected sentence."""
 
     text: str
     injection: str
@@ -31,13 +32,13 @@ class Prompt(NamedTuple):
 
     @property
     def is_injected(self) -> bool:
-        """Whether the text holds an order to the model that does not belong there."""
+        """Whether the text contains an injected instruction."""
         return bool(self.injection)
 
 
 @cache
 def prompt_parts() -> Mapping[str, Any]:
-    """The pieces that prompts are made of, by kind and part; no piece is in two parts."""
+    """The parts of prompts, by kind and split; nothing is in two splits."""
     whole = files("saccade.interp.studies").joinpath("data", DATA)
     return json.loads(whole.read_text(encoding="utf-8"))
 
@@ -48,12 +49,12 @@ def ordinary_prompts(part: Part, n: int, *, seed: int = 0) -> list[Prompt]:
 
 
 def paired_prompts(part: Part, n: int, *, seed: int = 0) -> tuple[list[Prompt], list[Prompt]]:
-    """``n`` ordinary prompts, and ``n`` with an injected sentence, alike in task and in length.
+    """``n`` ordinary prompts, and ``n`` with an injected sentence, matched in task and length.
 
-    The two of a pair have the same task, other sentences, and as many words, to one or two: the
-    injection takes the place of sentences, it is not added. Both kinds digress and both hold
-    orders that are part of the text (recipes, manuals, notices), so that neither an odd sentence
-    nor an imperative tells them apart. Injections of ``second`` are those of ``held_out``.
+    The two of a pair have the same task, different sentences, and the same number of words up to
+    one or two: the injection replaces sentences, it is not added. Both kinds digress and both have
+    imperatives that are part of the text (recipes, manuals, notices), so that neither an unrelated
+    sentence nor an imperative separates them. Injections of ``second`` are those of ``held_out``.
     """
     pairs = list(_pairs(part, n, seed))
     return [ordinary for ordinary, _ in pairs], [injected for _, injected in pairs]
@@ -78,7 +79,7 @@ def _pair(part: Part, index: int, chance: random.Random) -> tuple[Prompt, Prompt
         payload=chance.choice(pieces["payloads"][attacks])
     )
     plain = _sentences(topics, chance.randint(*WORDS), chance)
-    # What is left beside the injection may be no sentence at all only if it fills the text.
+    # At least 8 words besides the injection, so that some sentence is left.
     rest = _sentences(topics, max(8, _n_words(plain) - _n_words([injection])), chance)
     rest.insert(chance.randint(0, len(rest)), injection)
     return (
@@ -90,7 +91,7 @@ def _pair(part: Part, index: int, chance: random.Random) -> tuple[Prompt, Prompt
 def _sentences(
     topics: Mapping[str, Sequence[str]], n_words: int, chance: random.Random
 ) -> list[str]:
-    """Sentences of one topic, some of others, with so many words as nearly as a few tries give."""
+    """Sentences of one topic and some of others, of about ``n_words`` words in total."""
     topic = chance.choice(sorted(topics))
     others = [each for name in sorted(topics) if name != topic for each in topics[name]]
     best: list[str] = []
@@ -119,13 +120,14 @@ def _n_words(sentences: Sequence[str]) -> int:
     return sum(len(sentence.split()) for sentence in sentences)
 
 
-# Prompts from a file or a stream: one a line, as plain text or as JSON.
+# Prompts from a file or a stream: one per line, as plain text or as JSON.
 
 
 def prompts_of(lines: Iterable[str]) -> Iterator[str]:
-    r"""One prompt a line; a line that begins with ``{`` or ``"`` is JSON, which can hold line ends.
+    r"""One prompt per line; a line that begins with ``{`` or ``"`` is JSON.
 
-    A JSON line is a string, or an object with a string named "prompt" or "text".
+    A JSON line is a string, or an object with a string named "prompt" or "text"; it can contain
+    newlines.
 
     >>> list(prompts_of(["Correct this: it are", "", '{"prompt": "Two\\nlines"}']))
     ['Correct this: it are', 'Two\nlines']
@@ -141,7 +143,7 @@ def _from_json(line: str, number: int) -> str:
         found = parse_json(line, where=f"line {number}")
     except StoreError as error:
         raise UsageError(
-            f"line {number} begins like JSON and is none: {error}",
+            f"line {number} begins like JSON but is not valid: {error}",
             hint='write {"prompt": "..."} in one line, or plain text that begins otherwise',
         ) from error
     if isinstance(found, dict):
