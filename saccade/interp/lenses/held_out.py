@@ -87,7 +87,7 @@ class Sample:
         *,
         priority: Int[Tensor, " n"] | None = None,
     ) -> Sample:
-        """The positions ``index`` of a batch, counted row by row; copied, so the batch can be freed."""
+        """The positions ``index`` of a batch, counted row by row, as a copy."""
         at = index.to(final.device)
         return cls(
             z={

@@ -32,7 +32,7 @@ _FILE = re.compile(r".*\.(txt|jsonl?|gz|csv|md|parquet|zip)", re.IGNORECASE)
 
 
 def fetch_lenses(name: str) -> Path:
-    """The folder of the lenses with this name on the hub, downloaded unless it is in the hub's cache.
+    """The folder of the hub's lenses with this name, downloaded unless the hub's cache has it.
 
     Without a network, the cached copy is used.
 

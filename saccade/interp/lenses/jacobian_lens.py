@@ -31,11 +31,11 @@ class JacobianLens(Lens):
     """``logits = W_U J (z - mean) + c`` with J the mean Jacobian from z to the final normed state.
 
     The Jacobian lens ("jlens", https://github.com/anthropics/jacobian-lens) at the tap of a head,
-    as in fmerlo/head-level-jlens. Nothing is fitted to a prediction: it is the model's own response,
-    linearised. ``c`` is the baseline lens, so that a head at its mean activation predicts the
-    baseline. We differ in three things: only the effect on the same position counts (the authors
-    also sum over later positions, and accept both); the final norm is part of J instead of being
-    applied to its output; and J is estimated (`fit_jacobian`).
+    as in fmerlo/head-level-jlens. Nothing is fitted to a prediction: it is the model's own
+    response, linearised. ``c`` is the baseline lens, so that a head at its mean activation predicts
+    the baseline. We differ in three things: only the effect on the same position counts (the
+    authors also sum over later positions, and accept both); the final norm is part of J instead of
+    being applied to its output; and J is estimated (`fit_jacobian`).
     """
 
     kind = "jacobian"
@@ -48,7 +48,7 @@ class JacobianLens(Lens):
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> JacobianLens:
-        """A lens with all weights zero."""
+        """A lens with all weights zero: the uniform distribution."""
         return cls(inner=HeadLens.start(model, layer))
 
     @classmethod
@@ -62,7 +62,7 @@ class JacobianLens(Lens):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """Vocabulary logits for each position and head; of all tokens unless ``tokens`` is given."""
+        """Vocabulary logits for each position and head; of all tokens by default."""
         return self.inner(activation, tokens=tokens)
 
 
@@ -80,8 +80,8 @@ def fit_jacobian(
     The exact Jacobian costs d_model backward passes per text. Instead every position p gets one
     random probe u_p with ``E u u^T = I``: the gradient of ``sum_p u_p . final_p`` at z_p, times
     u_p, has the Jacobian of position p as its expectation (the probes of other positions have
-    independent signs), and the mean over the text estimates the mean Jacobian. Probes are columns of
-    one orthogonal matrix, so that d_model positions with equal Jacobians give it without error.
+    independent signs), and the mean over the text estimates the mean Jacobian. Probes are columns
+    of one orthogonal matrix, so that d_model positions with equal Jacobians give it without error.
 
     Args:
         windows: text; the first positions of each window and special tokens are left out.

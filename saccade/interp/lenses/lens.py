@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Site = Literal["head", "residual", "direct"]
 """Where a lens reads: ``z`` of each head; the residual stream after the layer (one "head"); or what
-each head adds directly to the final normed state, with every norm on the path frozen at its scale."""
+each head adds directly to the final normed state, every norm on the path frozen at its scale."""
 
 
 class Lens(nn.Module, ABC):
@@ -68,7 +68,7 @@ class Lens(nn.Module, ABC):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """Vocabulary logits for each position and head; of all tokens unless ``tokens`` is given."""
+        """Vocabulary logits for each position and head; of all tokens by default."""
 
 
 Run = Callable[["Fit"], Mapping[int, Lens]]
