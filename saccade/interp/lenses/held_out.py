@@ -1,4 +1,4 @@
-"""Held-out positions, ready to judge lenses with: the model's predictions on tokens that matter."""
+"""Held-out positions to score lenses on: the model's predictions for a sample of tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# A part of the vocabulary that stands for all of it, so that sums over tokens stay affordable.
+# A sample of the vocabulary that represents all of it, so that sums over tokens stay cheap.
 
 
 class SampledTokens(NamedTuple):
-    """Tokens with the log of the weight that each has in a sum over the vocabulary."""
+    """Token ids, and the log weight of each in a sum over the vocabulary."""
 
     ids: Int[Tensor, " token"]
     log_weight: Float[Tensor, " token"]
@@ -33,7 +33,7 @@ def sample_tokens(
     n_tokens: int,
     generator: torch.Generator,
 ) -> SampledTokens:
-    """Take the likeliest tokens for certain, and draw the others by importance.
+    """Take the likeliest tokens with certainty, and draw the others by importance sampling.
 
     Three quarters of ``n_tokens`` are those with the largest ``likely`` (weight 1); the rest are
     drawn from ``proposal`` among all other tokens, each with the weight 1 / (draws * probability).
@@ -53,7 +53,7 @@ def sample_tokens(
     n_drawn = n_tokens - n_certain
     certain = likely.topk(n_certain).indices
     rest = torch.ones_like(likely, dtype=torch.bool).index_fill_(0, certain, False).nonzero()[:, 0]
-    # The floor keeps a token that the proposal gives nothing within reach.
+    # The floor keeps tokens with probability zero under the proposal reachable.
     chance = proposal[rest].double().clamp_min(1e-12)
     chance = (chance / chance.sum()).cpu()
     drawn = torch.multinomial(chance, n_drawn, replacement=True, generator=generator)
@@ -63,7 +63,7 @@ def sample_tokens(
     return SampledTokens(ids, log_weight.to(ids.device))
 
 
-# Positions of a text, with all that the lenses of a model need to know of them.
+# Positions of a text, with all the data that the lenses of a model need.
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Sample:
     z: dict[int, Float[Tensor, "n head d_head"]]
     final: Float[Tensor, "n d_model"]
     priority: Int[Tensor, " n"] | None = None
-    """Which positions are kept when there are too many: those with the smallest."""
+    """If there are too many positions, those with the smallest priority are kept."""
 
     def __len__(self) -> int:
         return len(self.final)
@@ -87,7 +87,7 @@ class Sample:
         *,
         priority: Int[Tensor, " n"] | None = None,
     ) -> Sample:
-        """The positions ``index`` of a batch, counted row by row; copied, so the batch can go."""
+        """The positions ``index`` of a batch, counted row by row, as a copy."""
         at = index.to(final.device)
         return cls(
             z={
@@ -117,17 +117,17 @@ class Sample:
         )
 
     def smallest(self, n: int) -> Sample:
-        """The ``n`` positions with the smallest priorities, in their order."""
+        """The ``n`` positions with the smallest priorities, in order of priority."""
         assert self.priority is not None, "these positions were not sampled by priority"
         return self[self.priority.argsort(stable=True)[:n]]
 
     def to(self, dtype: torch.dtype) -> Sample:
-        """The same in another type: bfloat16 halves the memory of what is kept."""
+        """The same sample in another dtype: bfloat16 halves the memory."""
         z = {layer: activation.to(dtype) for layer, activation in self.z.items()}
         return Sample(z=z, final=self.final.to(dtype), priority=self.priority)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As named tensors, to be stored."""
+        """As named tensors, for storage."""
         named = {f"sample.{layer}.z": activation for layer, activation in self.z.items()}
         if self.priority is not None:
             named["sample.priority"] = self.priority
@@ -135,7 +135,7 @@ class Sample:
 
     @classmethod
     def from_tensors(cls, named: Mapping[str, Tensor]) -> Sample:
-        """Back from named tensors; others among them are passed over."""
+        """From named tensors; other tensors are ignored."""
         z = {
             int(name.split(".")[1]): activation
             for name, activation in named.items()
@@ -145,13 +145,13 @@ class Sample:
 
 
 N_TOKENS = 2048
-# Token probabilities held at once while the tokens are chosen.
+# Memory of the token probabilities held at once while the tokens are chosen.
 CHUNK_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A sample of text that nothing was fitted on, with the model's own predictions for it."""
+    """A sample of text not used for fitting, with the model's own predictions for it."""
 
     sample: Sample
     tokens: SampledTokens
@@ -162,7 +162,7 @@ class HeldOut:
     baseline: Float[Tensor, " token"]
     """The log probabilities of the baseline lens."""
     negentropy: float
-    """Mean of sum p log p over the whole vocabulary: KL is this less the cross-entropy."""
+    """Mean of sum p log p over the whole vocabulary: KL is this plus the cross-entropy."""
 
     @classmethod
     def of(
@@ -174,14 +174,14 @@ class HeldOut:
         seed: int = 0,
         n_tokens: int = N_TOKENS,
     ) -> HeldOut:
-        """Choose the tokens for a sample; the same for the same seed."""
+        """Choose the tokens for a sample; deterministic for a given seed."""
         final, unembedding = sample.final.float(), model.unembedding
         n, device = len(final), unembedding.weight.device
         baseline = baseline.to(device)
         likely, mean = baseline.exp(), baseline.exp().double()
         log_total: list[Tensor] = []
         negentropy = 0.0
-        # All positions x all tokens would be gigabytes for a large vocabulary.
+        # All positions x all tokens would take gigabytes for a large vocabulary.
         for some in final.split(max(1, CHUNK_BYTES // (4 * len(baseline)))):
             logits = unembedding.logits(some).float()  # [n, d_vocab]
             log_total.append(logits.logsumexp(-1, keepdim=True))
@@ -212,7 +212,7 @@ class HeldOut:
 
     @torch.no_grad()
     def logits(self, lens: Lens, layer: int) -> Float[Tensor, "n head token"]:
-        """What a lens says of the tokens at every position."""
+        """The logits that a lens gives to the tokens at every position."""
         activation = self.sample.z[layer].to(self.vectors.device, torch.float32)
         return lens(activation, tokens=self.tokens.ids)
 
@@ -224,7 +224,7 @@ class HeldOut:
         """KL from the model to these logits of the tokens, averaged over the positions."""
         partition = (logits + self.tokens.log_weight).logsumexp(-1)  # [n, head]
         expected = torch.einsum("nhw,nw->nh", logits, self.teacher)
-        # The drawn tokens hold the model's probability only on average; with the true sum of 1 for
-        # each position the error of the two terms no longer cancels, so the drawn sum is used.
+        # The weighted probabilities of the sampled tokens sum to 1 only on average. With the true
+        # sum of 1 the errors of the two terms would not cancel, so the sampled sum is used.
         mass = self.teacher.sum(-1, keepdim=True)
         return self.negentropy + (partition * mass - expected).mean(0).cpu()

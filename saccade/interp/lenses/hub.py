@@ -1,4 +1,4 @@
-"""Lenses on the Hugging Face hub: fetched and shared by name."""
+"""Lenses on the Hugging Face hub: download and upload by name."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from saccade.interp.lenses.lens_set import Provenance, read_provenance
 from saccade.store.atomic import settled_folder
 from saccade.store.folder import read_folder
 
-TIMEOUT = 5.0  # seconds to wait for the hub to answer at all; a download then takes what it takes
+TIMEOUT = 5.0  # seconds to wait for the hub to answer; the download itself has no limit
 MANIFEST = "manifest.json"
 FILES = [MANIFEST, "*.safetensors"]
-# A model or a data set of the hub: `user/name`, for data sets also `user/name:config:split`.
+# A model or a data set on the hub: `user/name`, for data sets also `user/name:config:split`.
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]*){0,2}")
 _FILE = re.compile(r".*\.(txt|jsonl?|gz|csv|md|parquet|zip)", re.IGNORECASE)
 
 
 def fetch_lenses(name: str) -> Path:
-    """The folder of the hub's lenses of this name, downloaded unless it is in the hub's cache.
+    """The folder of the hub's lenses with this name, downloaded unless the hub's cache has it.
 
-    Without a network, what was fetched before is used.
+    Without a network, the cached copy is used.
 
     Raises:
-        LensError: there are no such lenses, or the hub cannot be reached.
+        LensError: no lenses have this name, or the hub cannot be reached.
     """
     try:
         HfApi().model_info(name, timeout=TIMEOUT)
@@ -60,18 +60,18 @@ def fetch_lenses(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=FILES, etag_timeout=TIMEOUT))
     except Exception as error:
         raise LensError(
-            f"the download of {name} broke off ({type(error).__name__})",
-            hint="run the command again: what has arrived is kept",
+            f"the download of {name} was interrupted ({type(error).__name__})",
+            hint="run the command again: what was downloaded is kept",
         ) from error
 
 
 def push_lenses(path: str | Path, name: str, *, private: bool = False) -> str:
-    """Put a folder of lenses on the hub under ``user/name``; the address it then has.
+    """Upload a folder of lenses to the hub as ``user/name``; returns its address.
 
-    All files go in one commit. Paths of this machine in the manifest are cut to their last part.
+    All files go in one commit. Local paths in the manifest are shortened to their last part.
 
     Raises:
-        LensError: the folder holds no lenses, or the hub does not take them.
+        LensError: the folder contains no lenses, or the hub rejects them.
     """
     try:
         provenance = read_provenance(path)
@@ -93,24 +93,24 @@ def push_lenses(path: str | Path, name: str, *, private: bool = False) -> str:
     except HfHubHTTPError as error:
         first = str(error).splitlines()[0]
         raise LensError(
-            f"the Hugging Face hub did not take {name}: {first}",
-            hint="log in with `hf auth login`, and use a name of your own: user/name",
+            f"the Hugging Face hub rejected {name}: {first}",
+            hint="log in with `hf auth login`, and use your own user name: user/name",
         ) from error
     except Exception as error:
         raise LensError(
             f"the Hugging Face hub cannot be reached ({type(error).__name__})",
-            hint="check the network; the folder itself can be copied as it is",
+            hint="check the network; the folder can also be copied as it is",
         ) from error
     return str(url)
 
 
 def public_name(text: str) -> str:
-    """A description without paths of this machine: of each only the last part is left.
+    """A description without local paths: only the last part of each path is kept.
 
     >>> public_name("/home/me/secret/books.txt, roneneldan/TinyStories")
     'books.txt, roneneldan/TinyStories'
     """
-    # Several texts are named with commas, those of merged lenses with plus signs.
+    # Several texts are joined with commas, those of merged lenses with plus signs.
     parts = re.split(r"(, | \+ )", text)
     return "".join(part if _is_public(part) else _last_part(part) for part in parts)
 
@@ -127,7 +127,7 @@ def _last_part(path: str) -> str:
 
 
 def _public(value: Any) -> Any:
-    """A manifest with all of its texts made public."""
+    """A manifest with `public_name` applied to all strings."""
     if isinstance(value, dict):
         return {key: _public(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -149,7 +149,7 @@ def _refused(name: str, error: Exception) -> LensError:
         )
     if isinstance(error, GatedRepoError):
         return LensError(
-            f"the hub wants you to accept the terms of {name} first",
+            f"the hub asks you to accept the terms of {name} first",
             hint="accept them on its page, then log in with `hf auth login`",
         )
     return LensError(

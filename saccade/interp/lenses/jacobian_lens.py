@@ -1,4 +1,4 @@
-"""The averaged-Jacobian lens: what a small change of a head does to the final state."""
+"""The averaged-Jacobian lens: the effect of a small change of a head on the final state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Attention sinks sit at the first positions; the authors of the Jacobian lens leave out 16.
 FIRST = 16
-# What a backward pass keeps is about 1.5 MB a token of the default model.
+# A backward pass keeps about 1.5 MB per token for the default model.
 BATCH_TOKENS = 512
 
 
@@ -31,11 +31,11 @@ class JacobianLens(Lens):
     """``logits = W_U J (z - mean) + c`` with J the mean Jacobian from z to the final normed state.
 
     The Jacobian lens ("jlens", https://github.com/anthropics/jacobian-lens) at the tap of a head,
-    as fmerlo/head-level-jlens has it. Nothing is fitted to a prediction: it is the model's own
-    response, made linear. ``c`` is the baseline lens, so that a head that holds its mean says
-    nothing. We differ in three things: the effect is that on the same position only (the
-    authors sum it over later ones too, and call both fine); the final norm is part of J instead of
-    being applied to what J gives; and J is estimated (`fit_jacobian`).
+    as in fmerlo/head-level-jlens. Nothing is fitted to a prediction: it is the model's own
+    response, linearised. ``c`` is the baseline lens, so that a head at its mean activation predicts
+    the baseline. We differ in three things: only the effect on the same position counts (the
+    authors also sum over later positions, and accept both); the final norm is part of J instead of
+    being applied to its output; and J is estimated (`fit_jacobian`).
     """
 
     kind = "jacobian"
@@ -44,16 +44,16 @@ class JacobianLens(Lens):
     def __init__(self, *, inner: HeadLens) -> None:
         super().__init__()
         self.inner = inner
-        """Of the same form; what differs is where the numbers come from."""
+        """A lens of the same form; only the source of its weights differs."""
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> JacobianLens:
-        """A lens that says nothing yet."""
+        """A lens with all weights zero: the uniform distribution."""
         return cls(inner=HeadLens.start(model, layer))
 
     @classmethod
     def methods(cls) -> Mapping[str, Method]:
-        """The model's own slope, and nothing that could be trained."""
+        """Only the model's own gradient; nothing is trained."""
         return {"closed-form": Method(run=_follow_text)}
 
     def forward(
@@ -62,7 +62,7 @@ class JacobianLens(Lens):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """Vocabulary logits for each position and head; of all tokens unless some are named."""
+        """Vocabulary logits for each position and head; of all tokens by default."""
         return self.inner(activation, tokens=tokens)
 
 
@@ -75,13 +75,13 @@ def fit_jacobian(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[int, JacobianLens]:
-    """Jacobian lenses of all heads of all layers: one backward pass over a text.
+    """Jacobian lenses of all heads of all layers, from one backward pass over a text.
 
-    The exact Jacobian costs d_model backward passes a text. Instead every position p gets one
+    The exact Jacobian costs d_model backward passes per text. Instead every position p gets one
     random probe u_p with ``E u u^T = I``: the gradient of ``sum_p u_p . final_p`` at z_p, times
     u_p, has the Jacobian of position p as its expectation (the probes of other positions have
-    independent signs), and the mean over a text is what is wanted. Probes are columns of one
-    orthogonal matrix, so that d_model positions of equal Jacobians would give it without error.
+    independent signs), and the mean over the text estimates the mean Jacobian. Probes are columns
+    of one orthogonal matrix, so that d_model positions with equal Jacobians give it without error.
 
     Args:
         windows: text; the first positions of each window and special tokens are left out.
@@ -98,7 +98,7 @@ def fit_jacobian(
         counted = model.is_text(ids).to(model.device)
         counted[:, :first] = False
         u = torch.zeros(*ids.shape, model.d_model, device=model.device)
-        # Probes are drawn for these positions only, so that all of them have as many turns.
+        # Probes are drawn for these positions only, so that all probes are used equally often.
         u[counted] = probes.draw(int(counted.sum())).to(model.device)
         n += int(counted.sum())
         for at, z, slope in _slopes(model, ids.to(model.device), chosen, u):
@@ -114,7 +114,7 @@ def fit_jacobian(
 
 
 def _follow_text(fit: Fit) -> dict[int, JacobianLens]:
-    # Every process follows the whole text: the lenses are the same on all of them.
+    # Every process reads the whole text: the lenses are the same in all processes.
     return fit_jacobian(
         fit.model,
         fit.text.windows,
@@ -144,7 +144,7 @@ class _Probes:
 def _slopes(
     model: LanguageModel, ids: Tensor, layers: Sequence[HeadLayer], u: Tensor
 ) -> Iterator[tuple[HeadLayer, Tensor, Tensor]]:
-    """Of each layer what its heads hold, and the gradient of ``u . final`` there."""
+    """For each layer, the activation of its heads and the gradient of ``u . final`` there."""
     seen: dict[int, Tensor] = {}
     with torch.enable_grad(), ExitStack() as stack:
         for at in layers:
@@ -164,7 +164,7 @@ def _in_graph(at: HeadLayer, seen: dict[int, Tensor]) -> RemovableHandle:
 def _begin_graph(
     at: HeadLayer, seen: dict[int, Tensor], _: nn.Module, args: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    # The weights are frozen: the graph begins at the first layer that is asked for.
+    # The weights are frozen: the graph begins at the first requested layer.
     flat = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
     seen[at.index] = flat
     return (flat, *args[1:])
@@ -174,7 +174,7 @@ def _lens(
     model: LanguageModel, at: HeadLayer, jacobian: Tensor, mean: Tensor, baseline: Tensor
 ) -> JacobianLens:
     lens = JacobianLens.start(model, at.index)
-    # Cohere and Granite scale the logits; the lens writes through the plain matrix.
+    # Cohere and Granite scale the logits; the lens uses the plain matrix.
     weight = jacobian * model.unembedding.scale
     lens.inner.weight.data.copy_(weight)
     lens.inner.bias.data.copy_(-torch.einsum("hi,hid->hd", mean, weight))

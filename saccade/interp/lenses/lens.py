@@ -1,4 +1,4 @@
-"""What every lens is: a map from what a site of the model holds to tokens of the vocabulary."""
+"""The base class of all lenses: a map from an activation of the model to vocabulary logits."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 Site = Literal["head", "residual", "direct"]
 """Where a lens reads: ``z`` of each head; the residual stream after the layer (one "head"); or what
-each head adds directly to the final normed state, every norm on the way frozen at its scale."""
+each head adds directly to the final normed state, every norm on the path frozen at its scale."""
 
 
 class Lens(nn.Module, ABC):
-    """Maps what one layer holds at a position to vocabulary logits.
+    """Maps the activation of one layer at a position to vocabulary logits.
 
     Attention Lens (https://arxiv.org/abs/2310.16270), section 2: ``a' = L[layer, head](a)``.
     One module holds the lenses of all heads of a layer, so that they run as one batched product.
-    A lens at the residual stream is the same with a single "head".
+    A lens on the residual stream is the same with a single "head".
 
     To add a kind, subclass, set ``kind`` and ``site``, write ``start`` and ``forward``, and
-    decorate with `register_lens`; every command then knows it (docs/guide/own-lens.md). A kind
-    fits itself: ``methods`` says how, and is all that `saccade.interp.lenses.fit` knows of it.
+    decorate with `register_lens`; every command then accepts it (docs/guide/own-lens.md). A kind
+    defines its own fitting in ``methods``; `saccade.interp.lenses.fit` needs nothing else.
     """
 
     kind: ClassVar[str]
     """The name on the command line and in the manifest."""
     site: ClassVar[Site]
-    """What is read; `saccade.interp.lenses.lens.held_at` gathers it."""
+    """What is read; `saccade.interp.lenses.lens.activation_at` returns it."""
     is_linear: ClassVar[bool] = False
-    """True = the logits of a sum are the sum of the logits; evaluation is quicker then."""
+    """True = the logits of a sum are the sum of the logits; evaluation is then faster."""
 
     @classmethod
     @abstractmethod
@@ -51,7 +51,7 @@ class Lens(nn.Module, ABC):
 
     @classmethod
     def methods(cls) -> Mapping[str, Method]:
-        """By name: how a lens of this kind is fitted. Gradient steps from ``start`` on, by default.
+        """Fitting methods of this kind, by name. Default: gradient steps from ``start``.
 
         The names are those of `saccade.interp.lenses.fit_config.FitConfig.method`.
         """
@@ -68,7 +68,7 @@ class Lens(nn.Module, ABC):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """Vocabulary logits for each position and head; of all tokens unless some are named."""
+        """Vocabulary logits for each position and head; of all tokens by default."""
 
 
 Run = Callable[["Fit"], Mapping[int, Lens]]
@@ -77,21 +77,21 @@ Solve = Callable[["LanguageModel", "Gathered", int], Mapping[int, Lens]]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One way to fit a kind of lens: the function that does it, and what can be asked of it."""
+    """One way to fit a kind of lens: the function that does it, and what it supports."""
 
     run: Run
-    """Makes the lenses of the layers `Fit.layers` after the pass over the text."""
+    """Fits the lenses of the layers `Fit.layers` after the pass over the text."""
     solve: Solve | None = None
-    """Makes the lenses of all layers from a model, what was gathered of a text and a seed, and from
-    nothing else. With it the lenses of several texts can be merged."""
+    """Fits the lenses of all layers from a model, the statistics gathered from a text and a seed,
+    and nothing else. With it the lenses of several texts can be merged."""
     takes_objective: bool = False
-    """True = it aims at any objective that is asked for; False = it has one of its own."""
+    """True = it supports any objective; False = it has a fixed objective."""
     keeps_sums: bool = False
-    """True = it gives all layers at once, and the sums are stored with the lenses."""
+    """True = it fits all layers at once, and the sums are stored with the lenses."""
 
     @classmethod
     def closed_form(cls, solve: Solve) -> Method:
-        """The method of a kind whose lenses are solved from sums and held-out positions."""
+        """A method that solves the lenses from sums and held-out positions."""
 
         def run(fit: Fit) -> Mapping[int, Lens]:
             return solve(fit.model, fit.gathered, fit.config.seed)
@@ -100,7 +100,7 @@ class Method:
 
     @classmethod
     def training(cls, start: Run, *, takes_objective: bool = True) -> Method:
-        """The method that takes gradient steps from where ``start`` puts the lenses."""
+        """A method that takes gradient steps from the lenses that ``start`` returns."""
 
         def run(fit: Fit) -> Mapping[int, Lens]:
             from saccade.interp.lenses.gradient import GradientConfig, find_objective, train
@@ -130,20 +130,20 @@ class Method:
         return cls(run=run, takes_objective=takes_objective)
 
 
-# The kinds of lens: those of this package, and those that a plugin registers.
+# The kinds of lens: those of this package, and those registered by plugins.
 
 _REGISTERED: dict[str, type[Lens]] = {}
 _Kind = TypeVar("_Kind", bound=Lens)
 
 
 def register_lens(lens: type[_Kind]) -> type[_Kind]:
-    """Make a kind of lens known by its name; used as a decorator."""
+    """Register a kind of lens under its name; used as a decorator."""
     _REGISTERED[lens.kind] = lens
     return lens
 
 
 def own_kinds() -> tuple[type[Lens], ...]:
-    """The one list of the package's own kinds; each says in its class how it is fitted."""
+    """The package's own kinds; each class defines how it is fitted."""
     from saccade.interp.lenses.head_lens import DenseHeadLens, HeadLens
     from saccade.interp.lenses.jacobian_lens import JacobianLens
     from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens, TunedLens
@@ -156,7 +156,7 @@ def _known() -> Mapping[str, type[Lens]]:
 
 
 def lens_kinds() -> tuple[str, ...]:
-    """The names of the kinds that are known.
+    """The names of all registered kinds.
 
     >>> lens_kinds()
     ('dense', 'head', 'jacobian', 'logit', 'logit-head', 'tuned')
@@ -165,12 +165,12 @@ def lens_kinds() -> tuple[str, ...]:
 
 
 def lens_kind(name: str) -> type[Lens]:
-    """The kind of lens that has this name."""
+    """The kind of lens with this name."""
     if name not in _known():
         raise UsageError(
             f"no lens kind {name!r}: known are {', '.join(lens_kinds())}",
             hint=suggest(
-                name, _known(), "a file with a kind of your own is named with `--plugin FILE.py`"
+                name, _known(), "load a file that defines your own kind with `--plugin FILE.py`"
             ),
         )
     return _known()[name]
@@ -186,7 +186,7 @@ def kinds_fitted_by(method: str) -> tuple[str, ...]:
 
 
 def fitted_kinds() -> tuple[str, ...]:
-    """The names of the kinds that can be fitted at all; the others have nothing to learn.
+    """The names of the kinds that can be fitted; the others have no parameters.
 
     >>> fitted_kinds()
     ('dense', 'head', 'jacobian', 'tuned')
@@ -195,10 +195,10 @@ def fitted_kinds() -> tuple[str, ...]:
 
 
 class FrozenUnembedding(nn.Module):
-    """The model's own unembedding as a lens uses it: shared, never trained, never saved.
+    """The model's own unembedding for use in a lens: shared, never trained, never saved.
 
-    The lens writes through the plain matrix; scale and soft-cap belong to the model's own logits,
-    which the lens is fitted to reproduce.
+    The lens uses the plain matrix; scale and soft-cap belong to the model's own logits, which the
+    lens is fitted to reproduce.
     """
 
     weight: Tensor
@@ -212,18 +212,18 @@ class FrozenUnembedding(nn.Module):
         hidden: Float[Tensor, "*batch d_model"],
         tokens: Int[Tensor, " token"] | None,
     ) -> Float[Tensor, "*batch token"]:
-        """Logits of the named tokens, or of all."""
+        """Logits of the given tokens, or of all."""
         weight = self.weight if tokens is None else self.weight[tokens]
         # Contiguous: einsum leaves axes in an order that makes the product four times slower.
         return hidden.to(weight.dtype).contiguous() @ weight.T
 
 
 def new_parameter(*shape: int, like: Tensor) -> nn.Parameter:
-    """A parameter of zeros on the device of ``like``, in float32 whatever the model's own type."""
+    """A parameter of zeros on the device of ``like``, always in float32."""
     return nn.Parameter(torch.zeros(*shape, device=like.device, dtype=torch.float32))
 
 
-# What a lens reads: gathered from a captured run, for each site a lens can have.
+# The input of a lens, taken from a captured run, for each site.
 
 
 def needs_residual(site: Site) -> bool:
@@ -243,12 +243,12 @@ def activation_at(
     *,
     positions: Sequence[int] | None = None,
 ) -> Float[Tensor, "n head d_held"]:
-    """What a site of one layer holds, for every row and position, in row order.
+    """The activation at a site of one layer, for every row and position, in row order.
 
     Args:
         site: "head" is ``z`` of each head; "residual" the stream after the layer, as one head;
             "direct" what each head adds to the final normed state.
-        positions: which positions of each row; all by default.
+        positions: positions of each row; all by default.
     """
     if site == "direct":
         return direct_states(model, captured, layer, positions=positions).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""All lenses of a model: one for every layer, what they were made from, how good they are."""
+"""All lenses of a model: one per layer, with their provenance and quality."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.reading import Reading
 
 
-# Where lenses are kept and looked for.
+# Where lenses are stored and found.
 
 
 def default_lens_path(model: LanguageModel) -> Path:
-    """Where the lenses of a model are when nobody says otherwise: in the cache, by its weights."""
+    """The default path of a model's lenses: in the cache, by the fingerprint of its weights."""
     return cache_dir() / "lenses" / model.fingerprint
 
 
 def find_lenses(named: str | Path | None, model: LanguageModel) -> Path:
-    """The folder of the lenses that were asked for: a folder, a hub name, or the default place.
+    """The folder of the requested lenses: a folder, a hub name, or the default path.
 
     Raises:
-        LensError: there is nothing there; the hint says how to fit lenses.
+        LensError: nothing is found; the hint says how to fit lenses.
     """
     fit = f"fit lenses with `saccade lens fit --model {model.name}`"
     if named is None:
         path = default_lens_path(model)
         if not os.path.isdir(settled_folder(path)):
-            raise LensError(f"no lenses for {model.name} yet: {path} is not there", hint=fit)
+            raise LensError(f"no lenses for {model.name} yet: {path} does not exist", hint=fit)
         return path
     text, path = str(named), Path(named).expanduser()
-    # A process killed while it replaced the folder leaves the old one where readers find it.
+    # If a process is killed while it replaces the folder, readers still find the old one.
     if os.path.exists(settled_folder(path)):
         return path
     if isinstance(named, Path) or text.startswith((".", "/", "~")) or text.count("/") != 1:
@@ -67,7 +67,7 @@ STATISTICS = "statistics.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a set of lenses was made for, and from what; stored in its manifest."""
+    """The model a set of lenses was fitted for, and the text; stored in its manifest."""
 
     model: str
     model_fingerprint: str
@@ -80,9 +80,9 @@ class Provenance:
     n_tokens: Annotated[int, Ge(0)]
     prefix: tuple[str, ...] | None = None
     """The tokens in front of each window of the text (BOS), as the tokenizer begins a prompt. None
-    for lenses of versions that put nothing there."""
+    for lenses of versions that added no prefix."""
     probe: tuple[float, ...] = ()
-    """What the model computed on a few tokens (`LanguageModel.probe`)."""
+    """The output of the model on a few tokens (`LanguageModel.probe`)."""
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -92,8 +92,8 @@ class Provenance:
 class Lenses:
     """The lenses of a model, bound to it.
 
-    ``baseline`` is the log of the mean predicted distribution: the baseline lens, against
-    which all others are measured.
+    ``baseline`` is the log of the mean predicted distribution: the baseline lens, with
+    which all others are compared.
     """
 
     model: LanguageModel
@@ -101,22 +101,22 @@ class Lenses:
     baseline: Float[Tensor, " d_vocab"]
     provenance: Provenance
     quality: Quality = field(default_factory=dict)
-    """Measure -> layer -> one figure a head, on held-out text: ``kl``, ``gain`` and others; of
+    """Metric -> layer -> one value per head, on held-out text: ``kl``, ``gain`` and others; for
     fidelity ``ablation``, ``alignment`` and ``spearman``. None where it was not measured."""
     stored: Mapping[str, Tensor] = field(default_factory=dict)
     """The named tensors of `statistics` and `held_out`, as they are stored."""
     digest: str | None = None
-    """The sha256 of the file that they were loaded from."""
+    """The sha256 of the file they were loaded from."""
 
     @cached_property
     def statistics(self) -> Statistics | None:
-        """The sums they were solved from; needed to merge them with others."""
+        """The sums the lenses were solved from; needed to merge them with others."""
         sums = {k: v for k, v in self.stored.items() if not k.startswith("sample.")}
         return Statistics.from_tensors(sums, tuple(self.by_layer)) if sums else None
 
     @cached_property
     def held_out(self) -> Sample | None:
-        """The held-out positions they were chosen on; needed likewise."""
+        """The held-out positions the lenses were selected on; also needed to merge."""
         return Sample.from_tensors(self.stored) if "sample.final" in self.stored else None
 
     @property
@@ -131,9 +131,9 @@ class Lenses:
     def logits(
         self, activation: Mapping[int, Float[Tensor, "n head d_held"]]
     ) -> Float[Tensor, "n site d_vocab"]:
-        """What every lens says, for each position, in the order of `sites`.
+        """The logits of every lens, for each position, in the order of `sites`.
 
-        Positions x sites x vocabulary is what this holds: give it few positions at a time.
+        The result has positions x sites x vocabulary values: pass few positions at a time.
         """
         parts = [(self.by_layer[layer], activation[layer]) for layer in self.by_layer]
         if all(isinstance(lens, HeadLens) for lens, _ in parts):
@@ -141,7 +141,7 @@ class Lenses:
         return torch.cat([lens(each) for lens, each in parts], dim=1)
 
     def quality_of(self, layer: int, head: int) -> dict[str, float]:
-        """The figures of one lens, by measure; empty when it was never scored."""
+        """The metrics of one lens, by name; empty if it was never scored."""
         found = {
             name: by[str(layer)][head]
             for name, by in self.quality.items()
@@ -152,20 +152,20 @@ class Lenses:
     def read(
         self, text: str, *, position: int = -1, top: int = 10, unembedding: bool = False
     ) -> Reading:
-        """What every lens says at one position of a text; see `reading.read`."""
+        """What every lens predicts at one position of a text; see `reading.read`."""
         from saccade.interp.lenses.reading import read
 
         return read(self, text, position=position, top=top, unembedding=unembedding)
 
     def with_quality(self, quality: Quality) -> Lenses:
-        """The same lenses with these figures beside them, and no others."""
+        """The same lenses with these metrics instead of their own."""
         return replace(self, quality=quality)
 
     def save(self, path: str | Path) -> None:
         """Write them as a folder: safetensors and a JSON manifest.
 
         Raises:
-            LensError: a lens holds numbers that are not finite; nothing is written then.
+            LensError: a lens has values that are not finite; nothing is written then.
         """
         tensors = {"baseline": self.baseline}
         for layer, lens in self.by_layer.items():
@@ -189,7 +189,7 @@ class Lenses:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor that holds NaN or an infinite number."""
+    """The name of the first tensor with a NaN or infinite value."""
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             return name
@@ -197,20 +197,20 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def add_quality(path: str | Path, lenses: Lenses, quality: Quality) -> None:
-    """Put metrics beside the lenses in a folder, if these are still the ones that were measured.
+    """Store metrics with the lenses in a folder, if these are still the lenses that were measured.
 
-    A number replaces the one of the same metric, layer and head; others stay, so that layers and
+    A value replaces the one for the same metric, layer and head; others stay, so that layers and
     heads can be measured one after another.
 
     Raises:
-        LensError: the folder holds other lenses than ``lenses``, which were loaded from it before.
+        LensError: the folder no longer contains ``lenses``, which were loaded from it.
     """
 
     def amend(manifest: dict[str, Any]) -> dict[str, Any]:
         if manifest["files"].get(LENSES, {}).get("sha256") != lenses.digest:
             raise LensError(
-                f"the metrics are not kept: {path} was fitted anew while they were measured",
-                hint="measure the new lenses, or give a folder that nobody writes to",
+                f"the metrics are not saved: {path} was fitted again while they were measured",
+                hint="measure the new lenses, or give a folder that no other process writes to",
             )
         return {"quality": _merged(_told(manifest, path).quality, quality)}
 
@@ -235,8 +235,8 @@ def _over(old: Sequence[float | None], new: Sequence[float | None]) -> list[floa
 
 
 def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:
-    # One product with the unembedding for all layers: reading it from memory once, not once a
-    # layer, halves the time of a reading.
+    # One product with the unembedding for all layers: reading it from memory once, not once
+    # per layer, halves the time of a reading.
     lenses = [lens for lens, _ in parts if isinstance(lens, HeadLens)]
     hidden = torch.cat(
         [lens.hidden(activation) for lens, (_, activation) in zip(lenses, parts, strict=True)], 1
@@ -251,13 +251,13 @@ def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:
 
 
 def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
-    """Load lenses for the model they were made for.
+    """Load lenses for the model they were fitted for.
 
     Args:
-        path: a folder, or a name on the hub; None for where `saccade lens fit` puts them.
+        path: a folder, or a name on the hub; None for the default path of `saccade lens fit`.
 
     Raises:
-        LensError: the folder is missing, damaged, or was made for another model or tokenizer.
+        LensError: the folder is missing, damaged, or was fitted for another model or tokenizer.
     """
     from saccade.interp.lenses.lens import lens_kind
 
@@ -277,14 +277,15 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     for layer, lens in by_layer.items():
         prefix = f"{layer}."
         state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        if "token_bias" in lens.state_dict() and "word_bias" in state:  # its name before
+        if "token_bias" in lens.state_dict() and "word_bias" in state:  # its old name
             state["token_bias"] = state.pop("word_bias")
         try:
             lens.load_state_dict(state)
         except RuntimeError as error:
             raise LensError(
-                f"{path} does not hold a {provenance.kind} lens for layer {layer} of {model.name}",
-                hint="fit the lenses anew with `saccade lens fit`",
+                f"{path} does not contain a {provenance.kind} lens for layer {layer} of "
+                f"{model.name}",
+                hint="fit the lenses again with `saccade lens fit`",
             ) from error
         lens.requires_grad_(False)
     return Lenses(
@@ -299,21 +300,21 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
 
 
 def read_provenance(path: str | Path) -> Provenance:
-    """What the lenses in a folder were made for, without loading them."""
+    """The provenance of the lenses in a folder, without loading them."""
     return _told(read_manifest(path), path).provenance
 
 
-# Names in folders that were written before these were renamed.
+# Old names, in folders written before these were renamed.
 _RENAMED = {"made": "provenance", "constant": "baseline"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Told:
-    """What the manifest of lenses says beside the list of files."""
+    """The content of a lens manifest, without the list of files."""
 
     provenance: Provenance
     layers: dict[str, Annotated[int, Ge(1)]]
-    """Layer -> how many lenses it has."""
+    """Layer -> number of lenses."""
     quality: Quality
 
 
@@ -321,7 +322,7 @@ def _told(manifest: dict[str, Any], path: str | Path) -> _Told:
     renamed = {_RENAMED.get(name, name): value for name, value in manifest.items()}
     if "provenance" not in renamed:
         raise LensError(
-            f"{path} holds no lenses: its manifest does not say what they were made for",
+            f"{path} contains no lenses: its manifest has no provenance",
             hint="give a folder written by `saccade lens fit`",
         )
     told = {name: value for name, value in renamed.items() if name not in ("format", "files")}
@@ -335,25 +336,23 @@ def _refuse_incomplete(
     model: LanguageModel,
     path: str | Path,
 ) -> None:
-    again = "fit the lenses anew with `saccade lens fit`"
+    again = "fit the lenses again with `saccade lens fit`"
     heads = {str(at.index): at.n_heads for at in model.layers}
     is_residual = kind.site == "residual"
     widths = {layer: 1 if is_residual else heads.get(layer) for layer in told.layers}
     baseline = tensors.get("baseline")
     if widths != told.layers or not widths.keys() <= heads.keys():
         raise LensError(
-            f"{path} is damaged: its layers have {told.layers} lenses, where {model.name} has "
+            f"{path} is damaged: its layers have {told.layers} lenses, but {model.name} has "
             f"heads {heads}",
             hint=again,
         )
     rows = [(layer, len(row)) for by in told.quality.values() for layer, row in by.items()]
     if any(layer not in widths or n > told.layers[layer] for layer, n in rows):
-        raise LensError(
-            f"{path} is damaged: its metrics are of other lenses than it holds", hint=again
-        )
+        raise LensError(f"{path} is damaged: its metrics belong to other lenses", hint=again)
     if baseline is None or baseline.shape != (model.d_vocab,):
         raise LensError(
-            f"{path} is damaged: expected a mean prediction of {model.d_vocab} tokens", hint=again
+            f"{path} is damaged: expected a mean prediction over {model.d_vocab} tokens", hint=again
         )
     if broken := not_finite(tensors):
         raise LensError(f"{path} cannot be read: {broken} is not finite", hint=again)
@@ -379,13 +378,13 @@ def _refuse_strangers(provenance: Provenance, model: LanguageModel, path: str | 
             )
     if provenance.prefix != model.prefix:
         raise LensError(
-            f"{path} was fitted on text that begins with {list(provenance.prefix)}, and "
+            f"{path} was fitted on text that begins with {list(provenance.prefix)}, but "
             f"{model.name} puts {list(model.prefix)} in front of a prompt",
             hint=again,
         )
     if provenance.probe and not model.computes_alike(provenance.probe):
         raise LensError(
-            f"{path} was fitted when {provenance.model} computed something else: on a few tokens "
+            f"{path} was fitted when {provenance.model} gave other outputs: on a few tokens "
             f"the entropy of its predictions was {provenance.probe}, now it is {model.probe}",
             hint=again,
         )

@@ -1,16 +1,17 @@
-"""From least squares to least divergence, with nothing but the sums of the one pass and a few z.
+"""From least squares to minimal KL, using only the sums of the one pass and a few z.
 
-KL(model || lens) knows the model's predictions only through ``u = W_U^T p``, the token vector that
-they expect: for a lens ``softmax(W_U (A z + b) + c)`` with expected token vector ``v(z)``,
+KL(model || lens) depends on the model's predictions only through ``u = W_U^T p``, the expected
+token vector, up to a constant: for a lens ``softmax(W_U (A z + b) + c)`` with expected token vector
+``v(z)``,
 
     d KL / d A = mean of z (v(z) - u)^T,    d KL / d b = mean of v(z) - u.
 
 The mean of ``z u^T`` is among the sums of the pass (`Statistics`, "zu"), taken over the whole text.
-The mean of ``z v(z)^T`` asks for z alone, at any few hundred positions, for what the model predicts
-there does not matter. So at those positions ``u`` is replaced by its linear prediction from z,
-whose moments with z are those of the whole text, and Newton steps are taken on the divergence. The
-steps are damped where a direction of the final state has little to say about tokens: what is left
-to gain there is less than the noise.
+The mean of ``z v(z)^T`` needs only z, at any few hundred positions: the model's predictions there
+do not matter. So at those positions ``u`` is replaced by its linear prediction from z, whose
+moments with z are those of the whole text, and Newton steps minimise the KL. The steps are damped in
+directions of the final state that affect the tokens little: the possible gain there is smaller than
+the noise.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.head_lens import HeadLens
 
-# Full steps would in the end swing from side to side: z has heavier tails than the metric knows.
+# Full steps would oscillate in the end: z has heavier tails than the Fisher metric assumes.
 RATES = (1.0, 0.7, 0.5)
 N_TOKENS = 1024
 # Relative to the mean variance of z.
 RIDGE = 0.1
-# A direction with less variance than this is as good as silent.
+# A direction with less variance than this (relative to the mean) counts as constant.
 SILENT = 1e-3
 # Relative to the largest eigenvalue of the Fisher information. On the default model 0.2 gains a
 # little less in three steps, and 0.03 fits the noise of the sums.
@@ -49,7 +50,7 @@ DAMPING = 0.1
 
 @dataclass(frozen=True)
 class Matching:
-    """What the steps of every head have in common."""
+    """The quantities that the steps of all heads share."""
 
     tokens: SampledTokens
     vectors: Float[Tensor, "token d_model"]
@@ -68,10 +69,10 @@ class Matching:
         fisher: Float[Tensor, "d_model d_model"] | None = None,
         seed: int = 0,
     ) -> Matching:
-        """Choose the tokens, the same for the same seed, and invert the information.
+        """Choose the tokens (deterministic for a given seed) and invert the Fisher information.
 
         Args:
-            fisher: the Fisher information of the baseline lens, where it is known already.
+            fisher: the Fisher information of the baseline lens, if already known.
         """
         weight = model.unembedding.weight
         p = baseline.exp().to(weight.device)
@@ -95,9 +96,9 @@ class Matching:
 def fisher_information(
     weight: Float[Tensor, "d_vocab d_model"], p: Float[Tensor, " d_vocab"]
 ) -> Float[Tensor, "d_model d_model"]:
-    """The Fisher information of a prediction: how much it minds a change of the final state.
+    """The Fisher information of a prediction: its sensitivity to a change of the final state.
 
-    Of a few thousand tokens at a time: weighted, a large unembedding would be held once more.
+    Computed in blocks of tokens: the weighted unembedding would be a second copy of a large matrix.
     """
     p = p.to(weight.device)
     mean = p.new_zeros(weight.shape[1])
@@ -119,7 +120,7 @@ def match_moments(
     """Take the steps for all heads of a layer, in place.
 
     Args:
-        z: what the heads held at some positions, of any text like that of the statistics.
+        z: the activations of the heads at some positions, of any text like that of the statistics.
     """
     device = lens.weight.device
     mean, zz, _, zu = Covariances.of(statistics, layer)
@@ -134,7 +135,7 @@ def match_moments(
         by_token = (weight.flatten(0, 1) @ matching.vectors.T).unflatten(0, weight.shape[:2])
         baseline = base + bias @ matching.vectors.T  # [head, token]
         lens_p = torch.baddbmm(baseline[:, None], centred, by_token).softmax(-1)  # [head, n, token]
-        # The vectors come last: once a head and feature instead of once a position.
+        # Multiply by the vectors last: once per head and feature instead of once per position.
         product = (centred.transpose(1, 2) @ lens_p).flatten(0, 1) @ matching.vectors
         surplus = product.view_as(weight) - centred.transpose(1, 2) @ u
         weight -= rate * inverse @ (surplus / len(z)) @ matching.inverse
@@ -147,9 +148,9 @@ def match_moments(
 def _recoloured(
     z: Float[Tensor, "n head d_head"], zz: Float[Tensor, "head d_head d_head"]
 ) -> Float[Tensor, "head n d_head"]:
-    """Some z, moved to mean zero and stretched to the covariance ``zz`` of the whole text.
+    """Some z, shifted to mean zero and scaled to the covariance ``zz`` of the whole text.
 
-    A few positions, all from its end, have moments of their own, and these would be matched.
+    A few positions, all from its end, have other moments, and the steps would match those instead.
     """
     centred = (z - z.mean(0)).transpose(0, 1)
     whiten = _power(centred.transpose(1, 2) @ centred / len(z), -0.5)
@@ -159,8 +160,8 @@ def _recoloured(
 def _power(
     zz: Float[Tensor, "head d_head d_head"], exponent: float
 ) -> Float[Tensor, "head d_head d_head"]:
-    """A power of covariances. The symmetric one: no other moves the z so little."""
+    """A power of covariances. The symmetric one, which changes z least."""
     values, vectors = torch.linalg.eigh(ridged(zz, SILENT))
-    # Rounding can leave a silent direction a little below zero.
+    # Rounding can make the eigenvalue of a constant direction slightly negative.
     values = values.clamp_min(torch.finfo(torch.float32).tiny ** 0.5)
     return (vectors * values[:, None] ** exponent) @ vectors.transpose(1, 2)

@@ -1,18 +1,18 @@
-"""Gradient steps on KL(model || lens), from the closed form on, for all heads of a model at once.
+"""Gradient steps on KL(model || lens) from the closed form, for all heads of a model at once.
 
-The divergence is convex in the lens, so there is one place to go; the question is only what the way
-there costs. Five things keep it small:
+The KL is convex in the lens, so there is one minimum; the only question is the cost of reaching it.
+Five things keep it low:
 
 - z is whitened, so that one step size suits every head.
-- A step's gradient runs through the unembedding once a head, not once a position:
+- The gradient of a step passes through the unembedding once per head, not once per position:
   ``logits = z (A W_U^T)`` is summed as a product of z with the d_head x tokens matrix.
-- A step learns from a few positions of many windows (`Ahead`): neighbours are alike, and what some
-  heads hold is much the same all through a window.
-- Tokens are sampled (`sample_tokens`): sums over the vocabulary are unbiased, and a softmax, being
-  the ratio of two of them, is so as far as the certain tokens hold nearly all of its mass.
-- Plain momentum, no Adam: it learns the directions in which the tokens differ most first, and those
-  that are mostly noise last; each head keeps the state that was best on held-out text, which may
-  also lie half-way from where it began to where it ended.
+- A step uses a few positions of many windows (`Ahead`): neighbours are similar, and the activation
+  of some heads is nearly constant within a window.
+- Tokens are sampled (`sample_tokens`): sums over the vocabulary are unbiased, and a softmax, as
+  the ratio of two of them, is nearly so if the certain tokens have nearly all of its mass.
+- Plain momentum, not Adam: it learns the directions in which the tokens differ most first, and
+  those that are mostly noise last. Each head keeps the weights that were best on held-out text,
+  which may also be the average of the first and the last.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.gather import Checkpoint, Fit
 
 
-# The text that the polish learns from: a few positions of many windows at each step.
+# The training text of the polish: a few positions of many windows at each step.
 
-# Every other position: neighbours are alike, so this loses less than reading half as much text.
+# Every other position: neighbours are similar, so this loses less than reading half as much text.
 POSITION_STRIDE = 2
-# The windows of so many steps are learnt from together. With 1, eight windows a step, the noise
-# of a step is so large for some heads that they end worse than they began.
+# Each step uses positions from the windows of this many steps. With 1 (eight windows per step) the
+# noise of a step is so large for some heads that they end worse than they began.
 AHEAD = 4
 
 
 class Read(NamedTuple):
-    """What the heads held, and the final states, at some positions."""
+    """The activations of the heads and the final states at some positions."""
 
     z: dict[int, Float[Tensor, "n head d_head"]]
     final: Float[Tensor, "n d_model"]
 
 
 class Ahead:
-    """The text of a step and of the next ones, as the heads held it.
+    """The activations for the text of a step and of the next steps.
 
-    Each window is read once. A quarter of its positions is learnt from in its own step, the others
-    in the steps before it.
+    Each window is read once. A quarter of its positions is used in its own step, the others in the
+    steps before it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Ahead:
         self.parts: dict[int, list[Read]] = {}
 
     def at(self, step: int) -> Read:
-        """What this process learns from in a step."""
+        """The positions that this process uses in a step."""
         for each in range(step, step + AHEAD):
             if each not in self.parts:
                 self.parts[each] = self._read(each)
@@ -93,8 +93,8 @@ class Ahead:
             return [self._nothing()] * AHEAD
         ids = self.corpus.windows[mine].to(self.model.device)
         captured = capture(self.model, ids)
-        # Even positions of some windows and odd ones of others, because windows may begin alike;
-        # and in the next round through the text the other way round.
+        # Even positions of some windows and odd positions of others, because windows may begin
+        # alike; in the next epoch the other way round.
         offset = (mine + (step - 1) * self.rows // n_windows) % POSITION_STRIDE
         first = self.model.encoding.n_skipped
         column = POSITION_STRIDE * torch.arange(max(1, (length - first) // POSITION_STRIDE))
@@ -116,7 +116,7 @@ class Ahead:
         ]
 
     def _nothing(self) -> Read:
-        """For a process that has no window of a step."""
+        """For a process without a window in a step."""
         final = torch.zeros(0, self.model.d_model, device=self.model.device)
         layers = self.model.layers
         return Read({at.index: final.new_zeros(0, at.n_heads, at.d_head) for at in layers}, final)
@@ -130,25 +130,25 @@ CHOICES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PolishConfig:
-    """How long and how finely lenses are polished."""
+    """Hyperparameters of the polish."""
 
     steps: int = 80
-    """How many gradient steps."""
+    """Number of gradient steps."""
     rows: int = 8
-    """How many windows of text a step reads."""
+    """Windows of text per step."""
     tokens: int = 4096
-    """How many tokens of the vocabulary a step sums over."""
+    """Vocabulary tokens that a step sums over."""
     learning_rate: float = 0.2
     """Step size in whitened coordinates."""
     seed: int = 0
-    """Of the order of the text and of the tokens drawn."""
+    """Seed of the text order and of the sampled tokens."""
 
 
 @dataclass
 class LayerState:
     """The lenses of one layer while they are polished, in whitened coordinates.
 
-    The bias is the last row of ``weight``: what a feature that is always one says.
+    The bias is the last row of ``weight``: the weight of a feature that is always one.
     """
 
     lens: HeadLens
@@ -165,7 +165,7 @@ class LayerState:
         """Change to coordinates in which z has mean zero and (nearly) unit covariance."""
         mean = statistics.mean(f"{layer}.z")
         values, vectors = torch.linalg.eigh(statistics.covariance(layer, "zz"))
-        values = values.clamp_min(0)  # rounding can leave a silent direction a little below
+        values = values.clamp_min(0)  # rounding can make some slightly negative
         values = values + WHITENING_RIDGE * values.mean(-1, keepdim=True) + 1e-30
         device = lens.weight.device
         whiten = (vectors * values.rsqrt()[:, None]).float().to(device)
@@ -192,14 +192,14 @@ class LayerState:
         self.lens.bias.data.copy_(weight[:, -1] - torch.einsum("hi,hid->hd", self.mean, plain))
 
     def features(self, z: Float[Tensor, "n head d_head"]) -> Float[Tensor, "head n feature"]:
-        """What the weight acts on: whitened z, and the one that is always one."""
+        """The inputs of the weight: whitened z, and a constant one."""
         white = (z - self.mean).transpose(0, 1) @ self.whiten
         return torch.nn.functional.pad(white, (0, 1), value=1.0)
 
     def choose(
         self, held_out: HeldOut, layer: int, weight: Float[Tensor, "head feature d_model"]
     ) -> None:
-        """Remember, for each head, the weight that was best on held-out text so far."""
+        """Keep, for each head, the best weight on held-out text so far."""
         self.write(weight)
         kl = held_out.kl(self.lens, layer)
         better = kl < self.best_kl
@@ -228,7 +228,7 @@ def polish_solved(fit: Fit) -> dict[int, HeadLens]:
     return lenses
 
 
-# One more than the house allows: what `train` takes, with the sums and the held-out text.
+# One argument more than the lint limit: those of `train`, the sums and the held-out text.
 @torch.no_grad()
 def polish(  # noqa: PLR0913
     model: LanguageModel,
@@ -245,7 +245,7 @@ def polish(  # noqa: PLR0913
     """Improve lenses in place; no head ends worse on the held-out text than it began.
 
     Args:
-        corpus: the text to learn from; the held-out rows must not be in it.
+        corpus: the training text; must not contain the held-out rows.
     """
     states = {layer: LayerState.of(lens, statistics, layer) for layer, lens in lenses.items()}
     done = _restore(states, checkpoint, processes)
@@ -274,7 +274,7 @@ def _step(ahead: Ahead, states: dict[int, LayerState], step: int, *, config: Pol
     tokens, teacher, n = teacher_of(model, final, step, config=config, processes=processes)
     vectors = model.unembedding.weight[tokens.ids].float()
     rate = config.learning_rate * min(1.0, step / WARM_UP)
-    # Falls over the second half, so that the noise of single steps averages out.
+    # Decays over the second half, so that the noise of single steps averages out.
     rate *= min(1.0, max(0.05, 2 * (1 - step / config.steps)))
     for layer, state in states.items():
         gradient = gradient_of(state, z[layer], vectors, tokens, teacher) / n
@@ -291,7 +291,7 @@ def teacher_of(
     config: PolishConfig,
     processes: Processes,
 ) -> tuple[SampledTokens, Float[Tensor, "n token"], int]:
-    """The tokens of a step, the same in every process, and what the model makes of them."""
+    """The tokens of a step, the same in every process, with the model's probabilities."""
     p = model.unembedding.logits(final).float().softmax(-1)  # [n, d_vocab]
     likely = p.amax(0) if len(p) else p.new_zeros(p.shape[1])
     total = torch.cat([p.sum(0), p.new_tensor([len(p)])]).cpu()
@@ -316,7 +316,7 @@ def gradient_of(
     tokens: SampledTokens,
     teacher: Float[Tensor, "n token"],
 ) -> Float[Tensor, "head feature d_model"]:
-    """The gradient of the summed divergence, by hand: probabilities less the model's, times z."""
+    """The gradient of the summed KL, explicit: (lens minus model probabilities) times z."""
     white = state.features(z)  # [head, n, feature]
     by_token = (state.weight.flatten(0, 1) @ vectors.T).unflatten(0, state.weight.shape[:2])
     base = state.lens.token_bias[:, tokens.ids] + tokens.log_weight  # [head, token]
@@ -335,7 +335,7 @@ def _tensors(states: dict[int, LayerState], step: int) -> dict[str, Tensor]:
 def _restore(
     states: dict[int, LayerState], checkpoint: Checkpoint | None, processes: Processes
 ) -> int:
-    """Take up what the first process has saved: all hold the same, and must be at the same step."""
+    """Restore the state saved by the first process; all processes get the same state and step."""
     saved = checkpoint.load() if checkpoint and processes.is_first else None
     named = _tensors(states, 0)
     for name, value in (saved or {}).items():

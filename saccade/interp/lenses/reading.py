@@ -1,4 +1,4 @@
-"""A reading: what the lenses of a model say at one position of a text."""
+"""A reading: what the lenses of a model predict at one position of a text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.text_run import TextRun
 
 
-# What one lens says at one position, with the quality of that lens beside it.
+# The prediction of one lens at one position, with the quality of that lens.
 
 
 @dataclass(frozen=True, slots=True)
 class TokenValue:
-    """A token of the vocabulary and its figure in an order."""
+    """A token of the vocabulary and its value in a ranking."""
 
     id: int
     text: str
@@ -38,10 +38,10 @@ class TokenValue:
 
 @final
 class TokenValues(Sequence[TokenValue]):
-    """Tokens of an order; their texts are looked up when they are first wanted.
+    """Tokens of a ranking; their texts are decoded on first use.
 
-    A reading holds some ten thousand tokens, of which few are ever shown: looking all of them up
-    would take as long as a tenth of the reading.
+    A reading has about ten thousand tokens, of which few are shown: decoding all of them would take
+    a tenth of the time of the reading.
 
     >>> tokens = TokenValues([1, 0], [0.5, 0.25], lambda ids: [" ab"[id_] for id_ in ids])
     >>> len(tokens), tokens[0]
@@ -63,7 +63,7 @@ class TokenValues(Sequence[TokenValue]):
         return self._made
 
     def to_list(self) -> list[dict[str, Any]]:
-        """As JSON writes them, numbers to six digits; makes no token of the ten thousand."""
+        """For JSON, numbers to six digits; creates no `TokenValue` objects."""
         columns = zip(self._ids, self._show(self._ids), self._values, strict=True)
         return [{"id": i, "text": text, "value": float(f"{v:.6g}")} for i, text, v in columns]
 
@@ -108,37 +108,37 @@ class HeadReading:
     """What the head adds directly to the logit of the token that the model predicts (direct logit
     attribution); None for the residual stream and for models without a direct path."""
     quality: dict[str, float]
-    """The lens's own metrics on held-out text; empty when it was never scored."""
+    """The metrics of the lens on held-out text; empty if it was never scored."""
     predicts: Sequence[TokenValue]
     """The likeliest tokens, with their probabilities."""
     adds: Sequence[TokenValue]
-    """The tokens it makes likelier than the baseline, each with its share of the KL."""
+    """The tokens it predicts more than the baseline, each with its share of the KL."""
     suppresses: Sequence[TokenValue]
-    """The tokens it makes less likely, with ``baseline log(lens / baseline)``, below zero."""
+    """The tokens it predicts less than the baseline, with ``baseline log(lens / baseline)`` < 0."""
     unembedded: Sequence[TokenValue]
-    """What the raw unembedding shows, with logits; empty unless asked for."""
+    """The tokens of the raw unembedding, with logits; empty unless requested."""
     attends: Sequence[Source]
     """The positions it attends to most."""
 
     @property
     def name(self) -> str:
-        """How the head is called: ``29.0`` is head 0 of layer 29, ``29`` the stream after it."""
+        """The name of the head: ``29.0`` is head 0 of layer 29, ``29`` the stream after it."""
         return str(self.layer) if self.head is None else f"{self.layer}.{self.head}"
 
     @property
     def explained(self) -> float | None:
         """The share of the baseline lens's KL that this lens removes, on held-out text.
 
-        0 is a lens that knows no more than the baseline one, 1 would be the model itself; None
-        when the lens was never scored.
+        0 is a lens no better than the baseline, 1 would be the model itself; None if the lens was
+        never scored.
         """
         return share_explained(self.quality)
 
     @property
     def fidelity(self) -> float | None:
-        """The correlation of what its lens says with what removing the head does to the model.
+        """The correlation of the lens with the effect of ablating the head on the model.
 
-        Measured by `saccade lens fidelity`; None where it never was.
+        Measured by `saccade lens fidelity`; None if not measured.
         """
         return self.quality.get("ablation")
 
@@ -148,7 +148,7 @@ class HeadReading:
 
 
 def share_explained(quality: Mapping[str, float]) -> float | None:
-    """The share of the baseline lens's KL that a lens removes; None when it was never scored.
+    """The share of the baseline lens's KL that a lens removes; None if it was never scored.
 
     >>> share_explained({"kl": 3.0, "gain": 1.0})
     0.25
@@ -160,9 +160,9 @@ def share_explained(quality: Mapping[str, float]) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """A figure, a token, a dataclass or several of them, as JSON writes them: to six digits.
+    """A number, a token, a dataclass or several of them, for JSON: numbers to six digits.
 
-    A list is plain already and stays as it is: the weights of a long text are half a million.
+    A list is plain already and is returned as it is: a long text has half a million weights.
 
     >>> plain((TokenValue(3, " a", 1 / 3),))
     [{'id': 3, 'text': ' a', 'value': 0.333333}]
@@ -180,22 +180,22 @@ def plain(value: Any) -> Any:
     return value
 
 
-# Which heads of a reading come first.
+# The ranking of the heads of a reading.
 
 Order = Literal["lens", "direct", "quality"]
-"""By what a head says here, by what it adds to the predicted token, by how good its lens is."""
+"""By the KL of its lens from the baseline, its direct effect on the predicted token, or quality."""
 
 
 def in_order(heads: Sequence[HeadReading], by: Order) -> tuple[HeadReading, ...]:
-    """The heads, largest figure first; equal ones by depth, those without the figure last.
+    """The heads, largest value first; ties by depth, heads without the metric last.
 
     Raises:
-        LensError: no head has the figure.
+        LensError: no head has the metric.
     """
     if by not in get_args(Order):
         raise UsageError(
             f"unknown order {by!r}: expected one of {', '.join(get_args(Order))}",
-            hint="heads are ranked by what they say here unless told otherwise",
+            hint="the default order is lens",
         )
     figures = [_figure(head, by) for head in heads]
     if all(figure is None for figure in figures):
@@ -213,9 +213,9 @@ def _figure(head: HeadReading, by: Order) -> float | None:
 def _no_figures(by: Order) -> LensError:
     if by == "direct":
         return LensError(
-            "nothing here contributes directly to a token: these lenses read the residual stream, "
+            "no head has a direct effect on a token: these lenses read the residual stream, "
             "or the model has no direct path from a head to the tokens",
-            hint="rank by what the heads say",
+            hint="rank by lens instead",
         )
     return LensError(
         "these lenses were never scored, so they cannot be ranked by quality",
@@ -223,25 +223,25 @@ def _no_figures(by: Order) -> LensError:
     )
 
 
-SOURCES = 5  # attended positions kept for each head; what is left is mostly next to nothing
+SOURCES = 5  # attended positions kept for each head; the others mostly have very small weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What every lens of a model says at one position of a text."""
+    """What every lens of a model predicts at one position of a text."""
 
     model: str
     text: str
     tokens: list[str]
     position: int
-    """Of the token after which was read, counted from the start."""
+    """The token after which the heads are read, counted from the start."""
     prediction: tuple[TokenValue, ...]
     """The model's own likeliest next tokens, with their probabilities."""
     heads: tuple[HeadReading, ...]
-    """All of them, in order of depth."""
+    """All heads, in order of depth."""
 
     def ranked(self, by: Order = "lens") -> tuple[HeadReading, ...]:
-        """The heads, largest first, by one of three figures.
+        """The heads, largest first, by one of three metrics.
 
         Args:
             by: "lens", the KL of its lens from the baseline here; "direct", what the head adds
@@ -251,13 +251,13 @@ class Reading:
         return in_order(self.heads, by)
 
     def at(self, layer: int, head: int | None = None) -> HeadReading:
-        """What one head says; without a head, what the residual stream after the layer says."""
+        """The reading of one head; without a head, of the residual stream after the layer."""
         for reading in self.heads:
             if (reading.layer, reading.head) == (layer, head):
                 return reading
         wanted = f"layer {layer}" if head is None else f"layer {layer} head {head}"
         raise UsageError(
-            f"this reading has no {wanted}: it holds {self.heads[0].name} to {self.heads[-1].name}",
+            f"this reading has no {wanted}: it has {self.heads[0].name} to {self.heads[-1].name}",
             hint="layers and heads are counted from 0",
         )
 
@@ -270,7 +270,7 @@ class Reading:
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
     def to_table(self, *, by: Order = "lens", heads: int = 8, width: int = 100) -> str:
-        """The prediction and the first heads of an order, as plain text."""
+        """The prediction and the first heads of a ranking, as plain text."""
         from saccade.interp.lenses.reading_table import table_text
 
         return table_text(self, self.ranked(by)[:heads], width=width)
@@ -290,13 +290,13 @@ def read(
     """Read every head at one position of a text: one run of the model, one product for all lenses.
 
     Args:
-        position: of the token after which to read; negative ones count from the end.
-        top: how many tokens of each order.
-        unembedding: also show what the raw unembedding makes of each head (figure 1 of Attention
-            Lens, https://arxiv.org/abs/2310.16270), every norm on the way frozen at its scale.
+        position: the token after which to read; negative positions count from the end.
+        top: tokens per ranking.
+        unembedding: also show the raw unembedding of each head (figure 1 of Attention Lens,
+            https://arxiv.org/abs/2310.16270), every norm on the path frozen at its scale.
 
     Raises:
-        UsageError: the text is empty or too long, or there is no such position.
+        UsageError: the text is empty or too long, or the position does not exist.
     """
     model, top = lenses.model, _checked_top(top, lenses.model)
     ids = model.encode(text)
@@ -316,7 +316,7 @@ def read_run(
     top: int = 10,
     unembedding: bool = False,
 ) -> Reading:
-    """The same from a run that was kept: several lenses and positions need one run only."""
+    """The same from a stored run: several lenses and positions need only one run."""
     at = run.position(position)
     looks = run.attention_at(at) if _of_heads(lenses) else {}
     seen = _Seen(run.text, run.tokens, at, run.captured, looks)
@@ -324,7 +324,7 @@ def read_run(
 
 
 class _Seen(NamedTuple):
-    """What a reading is made from."""
+    """The inputs of a reading."""
 
     text: str
     tokens: list[str]
@@ -351,8 +351,8 @@ def _read(lenses: Lenses, seen: _Seen, *, top: int, unembedding: bool) -> Readin
         said.kl_from_baseline.tolist(),
         _contributions(model, direct, prediction.ids[0, 0], n=len(said.kl_from_baseline)),
         _in_words(model, said.predicts),
-        # With fewer than `top` tokens on one side of the baseline lens, an order goes on with
-        # tokens of the other side, which are not added, or not suppressed.
+        # If fewer than `top` tokens are above (or below) the baseline, the ranking continues with
+        # tokens of the other sign, which are not added (or not suppressed).
         _in_words(model, said.adds, sign=1),
         _in_words(model, said.suppresses, sign=-1),
         [()] * len(said.kl_from_baseline) if raw is None else _in_words(model, raw),
@@ -418,12 +418,12 @@ def _capture(lenses: Lenses, ids: Int[Tensor, "1 pos"], at: int) -> Captured:
         return capture(
             model, ids, layers=layers, residual=True, attention=layers, attention_positions=[at]
         )
-    except ModelError:  # a kernel that hides its weights: the heads can be read all the same
+    except ModelError:  # a kernel that does not return its weights: the heads can still be read
         return capture(model, ids, layers=layers, residual=True)
 
 
 def _direct(lenses: Lenses, captured: Captured, at: int) -> Float[Tensor, "site d_model"] | None:
-    """What each head adds to the final normed state, where heads are read and have such a path."""
+    """What each head adds to the final normed state, if heads are read and have a direct path."""
     model, layers = lenses.model, list(lenses.by_layer)
     if not _of_heads(lenses) or not all(model.layer(layer).reaches_stream for layer in layers):
         return None
@@ -443,7 +443,7 @@ def _contributions(
 
 
 def _in_words(model: LanguageModel, order: TopTokens, *, sign: int = 0) -> list[TokenValues]:
-    """The tokens of each row, or only those whose values have this sign."""
+    """The tokens of each row; with ``sign``, only those whose values have this sign."""
     rows = zip(order.ids.tolist(), order.values.tolist(), strict=True)
     if not sign:
         return [TokenValues(ids, values, model.tokens) for ids, values in rows]

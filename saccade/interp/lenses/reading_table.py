@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.text_run import TextRun
 
 
-# Below this share of the baseline lens's KL, what a lens shows is mostly its noise. The lenses of a
+# A lens that removes a smaller share of the baseline lens's KL shows mostly noise. The lenses of a
 # default fit remove about a tenth on average.
 WEAK = 0.02
 
@@ -29,18 +29,18 @@ def table_text(reading: Reading, heads: Sequence[HeadReading], *, width: int = 1
     """The prediction and these heads as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(reading_table(reading, heads))
-    assert isinstance(console.file, io.StringIO), "what was given to it"
+    assert isinstance(console.file, io.StringIO), "the file passed above"
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
 def reading_table(reading: Reading, heads: Sequence[HeadReading]) -> Group:
-    """The same for a rich console, which fits it to its width and colours it on a terminal only."""
+    """The same for a rich console, which fits it to its width and colours it only on a terminal."""
     legend = _legend(reading, has_fidelity=any(head.fidelity is not None for head in heads))
     return Group(_title(reading), _prediction(reading), Text(), _table(heads), Text(), legend)
 
 
 def printable(text: str) -> str:
-    r"""A token with its line ends and other unprintable characters written out.
+    r"""A token with newlines and other unprintable characters escaped.
 
     >>> print(printable("a\n"))
     a\n
@@ -51,7 +51,7 @@ def printable(text: str) -> str:
 
 
 def dotted(text: str) -> str:
-    """A token whose spaces can be seen, and where a table does not break it.
+    """A token with visible spaces, at which a table does not break it.
 
     >>> dotted(" Paris")
     '·Paris'
@@ -60,9 +60,9 @@ def dotted(text: str) -> str:
 
 
 def grade(head: HeadReading) -> str:
-    """How good the lens is, in a token or a figure.
+    """The quality of the lens, as text.
 
-    A weak lens, one that hardly knows more than the baseline one, is called so.
+    A lens that is hardly better than the baseline is marked as weak.
     """
     explained = head.explained
     if explained is None:
@@ -130,7 +130,7 @@ def _lines(head: HeadReading) -> list[tuple[str, Text]]:
         ("predicts", _with_percent([(token.text, token.value) for token in head.predicts[:6]])),
         ("suppresses", _tokens(head.suppresses[:6], style="magenta")),
         ("unembedding", _tokens(head.unembedded, style="dim")),
-        # A source with less than a twentieth of the weight says nothing about the head.
+        # A source with at most 5% of the weight is not informative.
         (
             "attends to",
             _with_percent([(s.text, s.weight) for s in head.attends if s.weight > 0.05]),
@@ -152,7 +152,7 @@ def _with_percent(shares: Sequence[tuple[str, float]]) -> Text:
 
 # The model's own prediction at every position of a text.
 
-CHUNK = 64  # positions whose logits are held at once: some megabytes
+CHUNK = 64  # positions whose logits are in memory at once: some megabytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class Predictions:
 
 @torch.inference_mode()
 def predictions(run: TextRun, *, top: int = 5) -> Predictions:
-    """Likeliest next tokens, how surprising each token was, and how open each place is."""
+    """Likeliest next tokens, surprisal of each token, and entropy at each position."""
     model, ids = run.model, run.ids[0]
     found: list[Prediction] = []
     surprise: list[float | None] = [None]

@@ -1,4 +1,4 @@
-"""Lenses to compare others with: the logit lenses as they are, tuned lenses solved from a text."""
+"""Lenses for comparison: the parameter-free logit lenses, and tuned lenses solved from a text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Translation(NamedTuple):
-    """``r_final`` is taken to be ``r + weight @ r + bias``."""
+    """``r_final`` is estimated as ``r + weight @ r + bias``."""
 
     weight: Float[Tensor, "d_model d_model"]
     bias: Float[Tensor, " d_model"]
@@ -38,10 +38,10 @@ class Translation(NamedTuple):
 class ResidualStatistics:
     """Sums over positions of the stream ``r`` after each layer and of its products, in float64.
 
-    The products too are made in float64: a few features of the stream are often a thousand times
-    larger than the others, and what float32 rounds away there is of the size of the rest.
+    The products too are computed in float64: a few features of the stream are often a thousand
+    times larger than the others, and the rounding error of float32 there is as large as these.
 
-    Two sums of d_model x d_model a layer are held: 160 MB for 30 layers of 576.
+    Two d_model x d_model sums per layer are stored: 160 MB for 30 layers of 576.
     """
 
     sums: dict[str, Float[Tensor, "..."]]
@@ -64,7 +64,7 @@ class ResidualStatistics:
 
     @property
     def n(self) -> int:
-        """How many positions were seen."""
+        """Number of positions seen."""
         return int(self.sums["n"])
 
     def add(self, captured: Captured, is_text: Bool[Tensor, "batch pos"] | None = None) -> None:
@@ -76,7 +76,7 @@ class ResidualStatistics:
         missing = [layer for layer in self.layers if layer not in captured.residual]
         if missing or captured.final_residual is None:
             raise UsageError(
-                f"this capture does not hold the residual stream of layers {missing}",
+                f"this capture does not contain the residual stream of layers {missing}",
                 hint="capture with residual=True and all layers",
             )
         shape = captured.final_residual.shape[:2]
@@ -97,7 +97,7 @@ class ResidualStatistics:
         if mine != theirs:
             raise LensError(
                 "cannot merge residual statistics of models with different layers or sizes",
-                hint="merge only what was gathered from one model",
+                hint="merge only statistics of the same model",
             )
         sums = {name: total + other.sums[name] for name, total in self.sums.items()}
         return ResidualStatistics(sums=sums, layers=self.layers)
@@ -107,7 +107,7 @@ class ResidualStatistics:
 
         Args:
             ridge: strength of the penalty on ``weight``, as a share of the mean variance of the
-                stream's features. It pulls towards no difference, which is the plain logit lens.
+                stream's features. It shrinks towards weight 0, the plain logit lens.
         """
         if self.n == 0:
             raise UsageError("no text was seen yet", hint="add at least one captured run first")
@@ -129,12 +129,12 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if not bool(failed):
         return torch.cholesky_solve(right, factor)
-    # Singular without a ridge, when the text is shorter than the stream is wide: of the many
-    # solutions the smallest is wanted.
+    # Singular without a ridge if the text has fewer positions than d_model: take the
+    # minimum-norm solution.
     return torch.linalg.lstsq(matrix, right, driver="gelsd").solution
 
 
-# The logit lens: what the model's own unembedding shows early. Nothing is learnt.
+# The logit lens: the model's own unembedding applied to earlier layers. Nothing is learnt.
 
 
 class LogitLens(Lens):
@@ -150,14 +150,14 @@ class LogitLens(Lens):
 
     def __init__(self, *, final_norm: FinalNorm, unembedding: Unembedding) -> None:
         super().__init__()
-        # Neither is a module of this lens: they are the model's, and are not saved with it.
+        # Neither is a module of this lens: they belong to the model and are not saved with it.
         self.final_norm = final_norm
         self.unembedding = unembedding
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> LogitLens:
-        """The lens of a layer; all layers of a model have the same one."""
-        model.layer(layer)  # refuses a layer that is not there
+        """The lens of a layer; the same for all layers of a model."""
+        model.layer(layer)  # raises an error for an unknown layer
         return cls(final_norm=model.final_norm, unembedding=model.unembedding)
 
     @classmethod
@@ -171,7 +171,7 @@ class LogitLens(Lens):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """The model's own logits, were this the last layer."""
+        """The model's own logits as if this were the last layer."""
         return self.unembedding.logits(self.final_norm.normed(activation), tokens=tokens).float()
 
 
@@ -179,10 +179,10 @@ class HeadLogitLens(Lens):
     """What a head adds directly to the logits: the raw unembedding of the head's output.
 
     The attention head's logit lens of Attention Lens (https://arxiv.org/abs/2310.16270), figure 1.
-    Unlike there, every norm on the way keeps the scale it had in the run (Elhage et al., 2021, "A
+    Unlike there, every norm on the path keeps the scale it had in the run (Elhage et al., 2021, "A
     Mathematical Framework for Transformer Circuits"), so that the heads' logits add up with those
     of the rest of the model. Biases and the soft-cap belong to the sum, not to a part of it, and
-    are left out; the scale of the logits is in.
+    are left out; the scale of the logits is included.
     """
 
     kind = "logit-head"
@@ -195,7 +195,7 @@ class HeadLogitLens(Lens):
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> HeadLogitLens:
-        """The lens of a layer; all layers of a model have the same one."""
+        """The lens of a layer; the same for all layers of a model."""
         model.layer(layer)
         return cls(unembedding=model.unembedding)
 
@@ -218,7 +218,7 @@ class HeadLogitLens(Lens):
 
 
 class TunedLens(Lens):
-    """The residual stream after a layer, translated to what it becomes at the end, then unembedded.
+    """The residual stream after a layer, translated to the final residual, then unembedded.
 
     Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 3:
     ``logits = unembed(norm(A h + b))``. As in the authors' code the difference from h is learnt,
@@ -231,7 +231,7 @@ class TunedLens(Lens):
     def __init__(self, *, final_norm: FinalNorm, unembedding: Unembedding) -> None:
         super().__init__()
         d_model, device = unembedding.weight.shape[1], unembedding.weight.device
-        # Neither is a module of this lens: they are the model's, and are not saved with it.
+        # Neither is a module of this lens: they belong to the model and are not saved with it.
         self.final_norm = final_norm
         self.unembedding = unembedding
         self.translator = nn.Linear(d_model, d_model, device=device, dtype=torch.float32)
@@ -241,12 +241,12 @@ class TunedLens(Lens):
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> TunedLens:
         """The lens of a layer before any fitting: the logit lens."""
-        model.layer(layer)  # refuses a layer that is not there
+        model.layer(layer)  # raises an error for an unknown layer
         return cls(final_norm=model.final_norm, unembedding=model.unembedding)
 
     @classmethod
     def methods(cls) -> Mapping[str, Method]:
-        """Least squares on the final residual; gradient steps from there, or from the start."""
+        """Least squares on the final residual; gradient steps from there or from zero."""
         return {
             "closed-form": Method(run=_solve_text),
             "polish": Method.training(_solve_text, takes_objective=False),
@@ -275,8 +275,8 @@ def solve_tuned(
 ) -> dict[int, TunedLens]:
     """Tuned lenses of every layer in one pass: least squares on the final residual.
 
-    The paper minimises the KL by SGD; squared error before the norm is what can be solved at once,
-    and a good start for those who want to go on from there.
+    The paper minimises the KL by SGD; squared error before the norm has a closed form, which is
+    also a good start for gradient steps.
 
     Args:
         batches: token ids, a few rows at a time.
@@ -291,7 +291,7 @@ def solve_tuned(
 def tuned_from(
     model: LanguageModel, statistics: ResidualStatistics, *, ridge: float = 1e-4
 ) -> dict[int, TunedLens]:
-    """The tuned lenses that statistics, perhaps merged from several texts, give."""
+    """Tuned lenses solved from statistics, which may be merged from several texts."""
     lenses = {layer: TunedLens.start(model, layer) for layer in statistics.layers}
     for layer, (weight, bias) in statistics.solve(ridge=ridge).items():
         lenses[layer].load_state_dict({"translator.weight": weight, "translator.bias": bias})
@@ -300,25 +300,25 @@ def tuned_from(
 
 
 PARAMETERLESS = (HeadLogitLens.kind, LogitLens.kind)
-# Tokens at once while a text is read: what is held of them is some hundred kB a token.
+# Tokens per batch while a text is read: the captured data is some hundred kB per token.
 BATCH_TOKENS = 2048
 
 
 def has_direct_path(model: LanguageModel) -> bool:
-    """Whether what every head writes is added to the stream that ends in the tokens."""
+    """Whether the output of every head is added to the stream that is unembedded."""
     return all(layer.reaches_stream for layer in model.layers)
 
 
 def default_kinds(model: LanguageModel) -> tuple[str, ...]:
-    """The kinds that any lenses of this model can be compared with at no cost of fitting."""
+    """The kinds for comparison that need no fitting for this model."""
     return PARAMETERLESS if has_direct_path(model) else (LogitLens.kind,)
 
 
 def baseline_lenses(model: LanguageModel, kind: str) -> Lenses:
-    """The lenses of a kind that has nothing to learn, for every layer of a model.
+    """The lenses of a kind without parameters, for every layer of a model.
 
     Args:
-        kind: "logit" or "logit-head"; a kind of one's own if it has no parameters.
+        kind: "logit", "logit-head", or your own kind if it has no parameters.
     """
     from saccade.interp.lenses.lens import lens_kind
 
@@ -372,7 +372,7 @@ def _bound(
 
 
 def _uniform(model: LanguageModel) -> Float[Tensor, " d_vocab"]:
-    # No text was looked at for its tokens, so no token is more likely than another.
+    # No text was read to count tokens, so all tokens are equally likely.
     return torch.full((model.d_vocab,), -math.log(model.d_vocab)).to(
         model.unembedding.weight.device
     )

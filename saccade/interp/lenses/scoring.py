@@ -1,9 +1,9 @@
-"""What is measured at a position: the lens's logits beside the model's own prediction.
+"""Metrics at a position: the lens's logits compared with the model's own prediction.
 
-Vocabularies of a quarter of a million tokens make positions x heads x vocabulary too large to hold,
-and even positions x vocabulary is a gigabyte. So every sum is taken over one block of the
+Vocabularies of a quarter of a million tokens make positions x heads x vocabulary too large for
+memory, and even positions x vocabulary is a gigabyte. So every sum is taken over one block of the
 vocabulary at a time, with the running maximum that a softmax needs ("online softmax", Milakov and
-Gimelshein, 2018, https://arxiv.org/abs/1805.02867); the figures are those of the whole vocabulary.
+Gimelshein, 2018, https://arxiv.org/abs/1805.02867); the metrics are those of the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def token_blocks(d_vocab: int, size: int) -> list[range]:
 
 
 class RunningSoftmax:
-    """The maximum and the sum of exponentials of logits that come one block after the other.
+    """The maximum and the sum of exponentials of logits that arrive in blocks.
 
-    Further sums weighted by the same exponentials can be taken along.
+    It can also accumulate other sums weighted by the same exponentials.
 
     >>> logits = torch.tensor([[1.0, 2.0, 3.0]])
     >>> running = RunningSoftmax((1,), device=logits.device)
@@ -46,7 +46,7 @@ class RunningSoftmax:
     """
 
     def __init__(self, shape: Sequence[int], *, device: torch.device, n_weighted: int = 0) -> None:
-        # Not minus infinity: the difference of two would be no number.
+        # Not minus infinity: the difference of two would be NaN.
         lowest = torch.finfo(torch.float32).min
         self.highest = torch.full(tuple(shape), lowest, device=device)
         self.total = torch.zeros(tuple(shape), dtype=torch.float64, device=device)
@@ -55,7 +55,7 @@ class RunningSoftmax:
     def add(
         self, logits: Float[Tensor, "*batch token"], *weighted: Float[Tensor, "*#batch token"]
     ) -> Float[Tensor, "*batch"]:
-        """Add a block, and whatever is to be summed by its exponentials; returns its maximum."""
+        """Add a block, and values to sum weighted by its exponentials; returns its maximum."""
         block_highest = logits.amax(-1)
         highest = torch.maximum(self.highest, block_highest)
         shrink = (self.highest.double() - highest).exp()
@@ -76,7 +76,7 @@ class RunningSoftmax:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the model itself says at some positions."""
+    """The model's own prediction at some positions."""
 
     model: LanguageModel
     final: Float[Tensor, "n d_model"]
@@ -86,7 +86,7 @@ class Predicted:
     next_ids: Int[Tensor, " n"]
 
     def probs(self, tokens: Int[Tensor, " token"]) -> Float[Tensor, "n token"]:
-        """The model's probabilities of some tokens, computed again: all would be too many."""
+        """The model's probabilities of some tokens, recomputed: all would not fit in memory."""
         logits = self.model.unembedding.logits(self.final, tokens=tokens).float()
         return (logits - self.log_total[:, None].float()).exp_()
 
@@ -102,7 +102,7 @@ def predict(
     """The model's prediction, and sums of: KL of the baseline lens, its surprise, the model's."""
     device = model.unembedding.weight.device
     final, next_ids = final.to(device), next_ids.to(device)
-    # Over so many tokens float32 would be off by what others report as their last digit.
+    # Over so many tokens the error of float32 would reach the last reported digit.
     always = baseline.to(device, torch.float64).log_softmax(-1).float()
     running = RunningSoftmax((len(final),), device=device, n_weighted=2)
     top = torch.zeros_like(next_ids)
@@ -129,7 +129,7 @@ def predict(
 
 
 class Tally:
-    """The measures of the lenses of one layer, while their logits come in blocks of tokens."""
+    """The metrics of the lenses of one layer, while their logits arrive in blocks of tokens."""
 
     def __init__(self, predicted: Predicted, n_heads: int) -> None:
         device = predicted.final.device
@@ -149,7 +149,7 @@ class Tally:
     ) -> None:
         """Add the logits of a block of tokens, and the model's probabilities of them."""
         highest = self.softmax.add(logits)
-        # As a product and a sum: einsum and bmm take four times as long for a matrix and a vector.
+        # A product and a sum: einsum and bmm take four times as long for a matrix and a vector.
         self.expected += (logits * probs[:, None]).sum(-1)
         next_ids = self.predicted.next_ids
         here = _inside(next_ids, block)
@@ -157,7 +157,7 @@ class Tally:
         self._keep_best(logits, highest, block)
 
     def _keep_best(self, logits: Tensor, highest: Tensor, block: range) -> None:
-        # Few blocks have a token for the ten best of a position, and sorting takes long.
+        # Few blocks contain a token in the top ten of a position, and sorting is slow.
         at = (highest > self.best[..., -1]).nonzero(as_tuple=True)
         found = logits[at].topk(min(TEN, len(block)))  # [changed, 10]
         values = torch.cat([self.best[at], found.values], dim=-1)
@@ -167,12 +167,12 @@ class Tally:
         self.best_ids[at] = ids.gather(-1, order)
 
     def sums(self) -> Float[Tensor, "measure head"]:
-        """Sums over positions of each of `MEASURES`, when all tokens have come."""
+        """Sums over positions of each of `MEASURES`, after all tokens were added."""
         total = self.softmax.log_total
         is_models = self.best_ids == self.predicted.top[:, None, None]
         measures = (
-            # KL = sum p log p - sum p (logit - total), so that nothing as large as the logits
-            # is made.
+            # KL = sum p log p - sum p (logit - total), so that no tensor as large as the
+            # logits is created.
             self.predicted.negentropy[:, None] - self.expected + total,
             total - self.of_next,
             is_models[..., 0],

@@ -1,6 +1,6 @@
-"""Text sampled from the model itself, so that lenses can be fitted with no data at all.
+"""Text sampled from the model itself, so that lenses can be fitted without any data.
 
-What the heads hold is gathered in the sampling pass: no second pass over the text is made.
+The activations of the heads are captured in the sampling pass: no second pass is needed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from saccade.interp.heads.model import LanguageModel
 from saccade.interp.lenses.corpus import Corpus
 from saccade.store.fingerprint import fingerprint_text
 
-# Sampling reads one column at a time: short rows fit in memory, many of them keep it busy.
+# Sampling reads one column at a time: short rows fit in memory, many rows use the hardware well.
 WINDOW = 96
 
 
 class SampledBatch(NamedTuple):
-    """Sampled text, and what the model held after reading each token of it."""
+    """Sampled text, and the model's activations after each token."""
 
     ids: Int[Tensor, "batch pos"]
     z: dict[int, Float[Tensor, "batch pos head d_head"]]
-    """By layer: what each head holds before the output projection."""
+    """By layer: the activation of each head before the output projection."""
     final: Float[Tensor, "batch pos d_model"]
     """The final normed state."""
 
@@ -49,15 +49,15 @@ def sample_batches(
     """Sample at least ``n_tokens`` tokens from the model, in batches of rows of ``window`` tokens.
 
     Plain ancestral sampling. Every row starts as the tokenizer starts a prompt, or with the model's
-    BOS or end-of-text token where a prompt starts with nothing; where an end-of-text token is drawn
-    the row simply goes on, as documents follow each other in a corpus.
-    Each batch has random numbers of its own, so batch k is the same whatever came before it.
+    BOS or end-of-text token if a prompt has no start token. After an end-of-text token the row
+    continues, as documents follow each other in a corpus. Each batch has its own random numbers, so
+    batch k does not depend on earlier batches.
 
     Args:
-        n_tokens: rounded up to whole rows; the last batch has the rows that are left.
-        batch: rows at once. The keys, values and ``z`` of a batch are held in memory:
+        n_tokens: rounded up to whole rows; the last batch has the remaining rows.
+        batch: rows per batch. The keys, values and ``z`` of a batch stay in memory:
             ``batch * window`` times the sizes of all heads.
-        skip_batches: how many batches to leave out at the start.
+        skip_batches: number of batches to skip at the start.
 
     Example:
         >>> for ids, z, final in sample_batches(model, n_tokens=32_768):  # doctest: +SKIP
@@ -78,7 +78,7 @@ def sample_batches(
 def write_corpus(
     model: LanguageModel, *, n_tokens: int, window: int = WINDOW, seed: int = 0
 ) -> Corpus:
-    """Text that the model writes, as a corpus: to score lenses where no other text is at hand."""
+    """Text sampled from the model, as a corpus: to score lenses if no other text is available."""
     window = min(window, model.max_positions or window)
     batches = sample_batches(model, n_tokens=n_tokens, window=window, seed=seed)
     windows = torch.cat([batch.ids.cpu() for batch in batches])
@@ -92,7 +92,7 @@ def write_corpus(
 def n_rows(
     model: LanguageModel, *, n_tokens: int, window: int, batch: int, temperature: float
 ) -> int:
-    """How many rows hold ``n_tokens`` tokens; refuses what cannot be sampled."""
+    """Number of rows for ``n_tokens`` tokens; raises an error for invalid settings."""
     for name, value in (("n_tokens", n_tokens), ("window", window), ("batch", batch)):
         if value < 1:
             raise UsageError(
@@ -118,7 +118,7 @@ def sample_batch(
 ) -> SampledBatch:
     """Sample batch ``index`` of `sample_batches`, for processes that share the work."""
     generator = torch.Generator().manual_seed(_batch_seed(seed, index))
-    # Drawn on the CPU whatever the device, so that a batch does not depend on where it is made.
+    # Always drawn on the CPU, so that a batch does not depend on the device.
     first = _first_columns(model, rows, generator)
     uniform = torch.rand(window, rows, 1, generator=generator)
     cache = _cache(model, window)
@@ -137,7 +137,7 @@ def sample_batch(
         final[:, step] = activation.final[:, 0]
         if first.shape[1] <= step + 1 < window:
             logits = model.unembedding.logits(activation.final[:, 0]).float()
-            if temperature != 1.0:  # over a whole vocabulary even a division shows
+            if temperature != 1.0:  # over a whole vocabulary even a division costs time
                 logits = logits / temperature
             ids[:, step + 1] = draw(logits, uniform[step].to(logits.device)).to(ids.device)
     assert final is not None, "a window holds at least one column"
@@ -149,14 +149,14 @@ def draw(
 ) -> Int[Tensor, " batch"]:
     """The token at which the cumulative probability passes each row's uniform number.
 
-    ``torch.multinomial`` draws the same law, but a random number for every token of the vocabulary:
-    with a vocabulary of 49,152, sampling took about a third longer with it.
+    ``torch.multinomial`` samples the same distribution, but draws a random number for every token
+    of the vocabulary: with 49,152 tokens, sampling took about a third longer.
 
     >>> half = torch.log(torch.tensor([[0.5, 0.0, 0.5], [0.25, 0.75, 0.0]]))
     >>> draw(half, torch.tensor([[0.6], [0.2]]))
     tensor([2, 0])
     """
-    # Summed up to a little more or less than 1, so the uniform number is stretched likewise.
+    # The sum is not exactly 1, so the uniform number is scaled by it.
     cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # [batch, d_vocab]
     token = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
     return token.clamp_(max=logits.shape[-1] - 1)
@@ -168,7 +168,7 @@ def _batch_seed(seed: int, index: int) -> int:
 
 
 def _start_tokens(model: LanguageModel) -> tuple[int, ...]:
-    """What every row starts with; nothing for a tokenizer without such tokens."""
+    """The first tokens of every row; none for a tokenizer without such tokens."""
     if model.encoding.prefix:
         return model.encoding.prefix
     tokenizer: Any = model.tokenizer
@@ -190,9 +190,9 @@ def _first_columns(
 
 
 class _RoomyLayer(DynamicLayer):
-    """Keys and values written into room made once, where `DynamicLayer` copies them at each step.
+    """Keys and values in a preallocated buffer, where `DynamicLayer` copies them at each step.
 
-    It has to inherit: transformers asks its cache layers for more than the three methods below.
+    It has to inherit: transformers uses more of its cache layers than the methods below.
     """
 
     def __init__(self, room: int) -> None:
@@ -222,6 +222,6 @@ class _RoomyLayer(DynamicLayer):
 
 def _cache(model: LanguageModel, room: int) -> DynamicCache:
     cache = DynamicCache(config=model.hf.config)
-    # Sliding windows and state-space layers keep what transformers gives them.
+    # Sliding-window and state-space layers keep the cache that transformers gives them.
     cache.layers = [_RoomyLayer(room) if type(at) is DynamicLayer else at for at in cache.layers]
     return cache

@@ -1,11 +1,12 @@
 """Running sums over a text, from which the lenses of every head are solved in closed form.
 
-One forward pass serves every layer and head. The sums add: those of two shards of text, two
-processes or two machines merge into what one pass over both would have given.
+One forward pass serves every layer and head. The sums can be added: those of two shards of text,
+two processes or two machines merge into the sums of one pass over both.
 
-Products are summed about the means, not about zero: ``E[z f] - E[z] E[f]`` loses all digits where
-a head's mean is large, and float64, which has some to lose, takes twice the memory of float32. How
-such sums about two means become one about the common mean: Chan, Golub and LeVeque, 1983,
+Products are summed about the means, not about zero: ``E[z f] - E[z] E[f]`` loses all precision
+where a head's mean is large, and float64, which could afford that, takes twice the memory of
+float32. Sums about two means are combined into one about the common mean as in Chan, Golub and
+LeVeque, 1983,
 "Algorithms for computing the sample variance".
 """
 
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# What heads hold is taken at every other position: neighbours are alike, and adding them up, which
-# is what a fit costs beside the model's own pass, takes half the time.
+# Activations are taken at every other position: neighbours are similar, and the sums, which are the
+# cost of a fit besides the forward pass, take half the time.
 POSITION_EVERY = 2
-# The model's own token probabilities are taken at every few positions only: for all of
-# them they would cost a third of the forward pass. On WikiText-2 (65,536 tokens, every other
+# The model's own token probabilities are taken at only some of these positions: at all of them they
+# would cost a third of the forward pass. On WikiText-2 (65,536 tokens, every other
 # position) the baseline lens has 3.462 nats of held-out KL with all of them or every second, and
 # 3.471 with every fourth.
 PREDICTED_EVERY = 2
-# The token vectors that they expect cost as much again. What is done with them bears more noise.
+# The expected token vectors cost as much again, and their use tolerates more noise.
 EXPECTED_EVERY = 2 * PREDICTED_EVERY
-# Token probabilities held at once; fewer positions make the product with the unembedding slower.
+# Memory of the token probabilities at once; fewer positions make the unembedding product slower.
 PREDICTED_BYTES = 256 * 2**20
-# Rows of the unembedding that are brought to float32 at once, for models of another type.
+# Rows of the unembedding converted to float32 at once, for models of another dtype.
 TOKENS_AT_ONCE = 32768
 
 
 class _Product(NamedTuple):
-    """A product of what a head holds with something else, summed about their means."""
+    """A product of the activation of a head with another vector, summed about their means."""
 
     name: str
     of_z: str
@@ -67,10 +68,10 @@ class _Product(NamedTuple):
 
 @dataclass
 class Statistics:
-    """Sums of what the heads hold, with what the model ends up with.
+    """Sums of the activations of the heads and of the final state of the model.
 
     ``f`` is the final normed state, ``p`` the model's predicted distribution, ``u = W_U^T p`` the
-    token vector it expects. ``p`` is summed over the *predicted* positions only, ``u`` over the
+    expected token vector. ``p`` is summed over the *predicted* positions only, ``u`` over the
     *expected* ones among them. Plain sums are in float64; the sums of products (``scatter``) are
     taken about the means and in float32.
     """
@@ -104,7 +105,7 @@ class Statistics:
 
     @classmethod
     def from_tensors(cls, named: Mapping[str, Tensor], layers: tuple[int, ...]) -> Statistics:
-        """From stored sums; products that were summed about zero, as before, are moved."""
+        """From stored sums; products summed about zero (the old format) are converted."""
         sums = dict(named)
         for layer in layers:
             for product in _Product.of(layer):
@@ -117,16 +118,16 @@ class Statistics:
 
     @property
     def n(self) -> int:
-        """How many positions were seen."""
+        """Number of positions seen."""
         return int(self.sums["n"])
 
     def mean(self, name: str) -> Float[Tensor, "..."]:
-        """The mean of what was summed as ``name``, over the positions that it was summed for."""
+        """The mean of the quantity ``name``, over the positions it was summed for."""
         where = next((each for each in ("predicted.", "expected.") if each in name), "")
         return self.sums[name].double() / self.sums[f"{where}n"]
 
     def covariance(self, layer: int, name: str) -> Float[Tensor, "head d_head d_other"]:
-        """Of z with itself ("zz"), with the final state ("zf") or the expected token ("zu")."""
+        """Of z with itself ("zz"), the final state ("zf") or the expected token vector ("zu")."""
         product = next(each for each in _Product.of(layer) if each.name.endswith(f".{name}"))
         return self.mean(product.name)
 
@@ -143,8 +144,8 @@ class Statistics:
 
         Args:
             is_text: False = a position to leave out (a special token); none by default.
-            phase: decides at which positions of each row predictions are taken. Rows may begin
-                alike, and all places have to be seen, so that it should differ between them.
+            phase: offset of the positions of each row at which predictions are taken. It should
+                differ between rows: they may begin alike, and all positions have to be covered.
         """
         rows, window = final.shape[:2]
         row, column = torch.arange(rows), torch.arange(window)
@@ -178,11 +179,11 @@ class Statistics:
         predicted: Int[Tensor, " m"],
         place: Int[Tensor, " n"],
     ) -> Float[Tensor, "k d_model"]:
-        """Add the token probabilities of some positions; the expected token vectors of fewer."""
+        """Add token probabilities at some positions, and expected token vectors at fewer."""
         u = [f[:0]]
         for some in predicted.split(max(1, PREDICTED_BYTES // (4 * model.d_vocab))):
             p = model.unembedding.logits(f[some]).float()  # [m, d_vocab]
-            # In place: a softmax would hold all of it a second time.
+            # In place: a softmax would need a second copy.
             p = p.sub_(p.amax(-1, keepdim=True)).exp_()
             p /= p.sum(-1, keepdim=True)
             self.sums["predicted.p"] += p.sum(0).to("cpu", torch.float64)
@@ -194,16 +195,16 @@ class Statistics:
     def _centred(
         self, name: str, values: Float[Tensor, " n *held"]
     ) -> Float[Tensor, " more *held"]:
-        """Values less their mean, and one row more for how far it is from that of all before.
+        """Values minus their mean, and one more row: the scaled distance to the mean so far.
 
         Products of two such tensors are what a batch adds to the sum about the common mean. The
-        plain sum is brought up to date; the number of positions has to be that from before.
+        plain sum is updated; the number of positions must not be updated yet.
         """
         n, count = _count(self.sums, name), len(values)
         centred = values.new_zeros(count + 1, *values.shape[1:])
         if count == 0:
             return centred
-        # In float64, so that a head that always holds the same has exactly no variance.
+        # In float64, so that a head with a constant activation has exactly zero variance.
         total = values.sum(0, dtype=torch.float64)
         torch.sub(values, (total / count).to(values.dtype), out=centred[:-1])
         total = total.cpu()
@@ -223,7 +224,7 @@ class Statistics:
         if other.dim() == 3:
             product = of_z.permute(1, 2, 0) @ other.transpose(0, 1)
         else:
-            # One product for all heads of the layer: much quicker than one for each.
+            # One product for all heads of the layer: much faster than one per head.
             product = of_z.flatten(1).T @ other.to(of_z.device)
             product = product.unflatten(0, of_z.shape[1:])
         self.sums[name] += product.cpu()
@@ -235,7 +236,7 @@ class Statistics:
         if mine != theirs:
             raise LensError(
                 "cannot merge statistics of models with different layers, heads or sizes",
-                hint="merge only lenses that were fitted for one model",
+                hint="merge only lenses that were fitted for the same model",
             )
         sums = {name: total + other.sums[name] for name, total in self.sums.items()}
         merged = Statistics(sums=sums, layers=self.layers)
@@ -256,9 +257,9 @@ class Statistics:
         self.sums.update(sums)
 
     def _gaps(self, whole: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """By product: what it lacks to be about the means of the whole text, of which this is part.
+        """By product: the correction from the means of this part to those of the whole text.
 
-        All products come, whether they lack anything or not.
+        All products are yielded, even if the correction is zero.
         """
         for layer in self.layers:
             for product in _Product.of(layer):
@@ -300,7 +301,7 @@ def _rows(
     ].float()
 
 
-# The covariances of one layer's heads, out of the sums of a pass, and the ridge they need.
+# The covariances of one layer's heads, from the sums of a pass, and the ridge they need.
 
 
 class Covariances(NamedTuple):
@@ -333,8 +334,8 @@ def ridged(
              [1., 7.]]])
     """
     variance = zz.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None]
-    # A head that never says anything (all zero) gets a zero lens instead of a division by zero;
-    # the floor is one whose inverse float32 can hold.
+    # A head whose activation is constant gets a zero lens instead of a division by zero; the
+    # inverse of the floor is finite in float32.
     floor = torch.finfo(torch.float32).tiny ** 0.5
     identity = torch.eye(zz.shape[-1], dtype=zz.dtype, device=zz.device)
     return zz + (ridge * variance + floor) * identity

@@ -1,4 +1,4 @@
-"""A model's run over one text, kept: what readings, head cards and grids are all made from."""
+"""A stored run of a model over one text: the source of readings, head cards and grids."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from saccade.interp.heads.intervene import Change, intervene
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-# Attention weights of all heads grow with the square of the text; up to this they are kept.
+# Attention weights grow quadratically with the length of the text; up to this size they are kept.
 WEIGHTS_BYTES = 2**26
 
 
 @final
 class TextRun:
-    """What a model holds at every position of a text, with some changes made to it or none.
+    """The activations of a model at every position of a text, optionally with interventions.
 
-    One run serves every lens, position and head that is asked about. Attention weights are kept
-    where they are few; of a long text they are computed when a position or a layer is asked for.
+    One run serves every lens, position and head. Attention weights are kept if they are small; for
+    a long text they are computed when a position or a layer is requested.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class TextRun:
         """Run the model once.
 
         Args:
-            changes: what is done to the model; see `saccade.interp.heads.intervene`.
-            limit: the most tokens that are taken; as many as the model takes without.
+            changes: interventions on the model; see `saccade.interp.heads.intervene`.
+            limit: maximum number of tokens; 0 for the limit of the model.
         """
         self.model, self.text, self.changes = model, text, tuple(changes)
         self.ids = model.encode(text)
@@ -52,12 +52,12 @@ class TextRun:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory it holds."""
+        """Approximate memory."""
         tensors = [self.captured.z, self.captured.residual, self._whole, *self._rows.values()]
         return sum(each.numel() * each.element_size() for part in tensors for each in part.values())
 
     def position(self, asked: int) -> int:
-        """A position counted from the start; a `UsageError` where there is none."""
+        """A position counted from the start; raises `UsageError` if it does not exist."""
         n = len(self.tokens)
         if not -n <= asked < n:
             raise UsageError(
@@ -67,23 +67,23 @@ class TextRun:
         return asked % n
 
     def attention_at(self, position: int) -> dict[int, Float[Tensor, "head key_pos"]]:
-        """By layer: the weights with which each head looks back from a position.
+        """By layer: the attention weights of each head from a position.
 
-        Empty for a model whose kernel hides its weights.
+        Empty for a model whose kernel does not return its weights.
         """
         if self._whole and len(self._whole) == len(self._layers):
             return {layer: each[0, :, position] for layer, each in self._whole.items()}
         if position not in self._rows and self.has_attention:
             found = self._capture(attention=self._layers, positions=[position], layers=[])
-            # Of a long text one position and one layer are kept: the last that were asked for.
+            # For a long text only the last requested position and layer are kept.
             self._rows = {position: {at: each[0, :, 0] for at, each in found.attention.items()}}
         return self._rows.get(position, {})
 
     def attention_of(self, layer: int) -> Float[Tensor, "head query_pos key_pos"]:
-        """The weights of every position of one layer.
+        """The attention weights of every position of one layer.
 
         Raises:
-            ModelError: the model's kernel hides its weights.
+            ModelError: the model's kernel does not return its weights.
         """
         self.model.layer(layer)
         if layer not in self._whole and self.has_attention:
@@ -91,7 +91,7 @@ class TextRun:
         if layer not in self._whole:
             raise ModelError(
                 f"{self.model.name} hides its attention weights",
-                hint="its heads can be read without what they attend to",
+                hint="its heads can be read, but not where they attend",
             )
         return self._whole[layer][0]
 

@@ -1,4 +1,4 @@
-"""What lenses say at a position, measured against the baseline lens."""
+"""What lenses predict at a position, compared with the baseline lens."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-BLOCK = 64  # tokens whose largest is found first; 32 and 128 are no faster for 49,152 tokens
-CHUNK = 2**19  # numbers worked on at once: two megabytes, which stay in the cache
+BLOCK = 64  # tokens per block in the first pass; 32 and 128 are no faster for 49,152 tokens
+CHUNK = 2**19  # values processed at once: two megabytes, which stay in the cache
 LEAST_LOG = -87.0  # about the log of the smallest normal float32, in place of minus infinity
 
 
 class TopTokens(NamedTuple):
-    """The first tokens of an order, for each lens."""
+    """The first tokens of a ranking, for each lens."""
 
     ids: Int[Tensor, "n token"]
     values: Float[Tensor, "n token"]
 
 
 class LensPrediction(NamedTuple):
-    """What each of n lenses says."""
+    """The predictions of n lenses."""
 
     kl_from_baseline: Float[Tensor, " n"]
     """KL from the baseline lens to the lens, in nats."""
     predicts: TopTokens
     """The likeliest tokens, with their probabilities."""
     adds: TopTokens
-    """The tokens with the largest shares of ``says``: ``p log(p / baseline)``, in nats."""
+    """The tokens with the largest shares of that KL: ``p log(p / baseline)``, in nats."""
     suppresses: TopTokens
     """The tokens with the smallest ``baseline log(p / baseline)``, in nats."""
 
@@ -38,16 +38,16 @@ class LensPrediction(NamedTuple):
 def lens_prediction(
     logits: Float[Tensor, "n d_vocab"], baseline: Float[Tensor, " d_vocab"], *, top: int
 ) -> LensPrediction:
-    """Measure lenses against the baseline one, and find the tokens that make the difference.
+    """Compare lenses with the baseline lens, and find the tokens that make the difference.
 
-    The plain ratio ``log(p / baseline)`` would be won by tokens that nobody expects anyway (a
-    millionth against a billionth), so it is weighed: by the lens's own probability for what it
-    adds, which makes the values of all tokens sum to ``says``; by the baseline's for what it
-    suppresses, whose values sum to minus the opposite KL.
+    The plain ratio ``log(p / baseline)`` would favour tokens that are unlikely in both (a millionth
+    against a billionth), so it is weighted: for added tokens by the lens's probability, so that the
+    values of all tokens sum to ``kl_from_baseline``; for suppressed tokens by the baseline's, so
+    that they sum to minus the opposite KL.
 
     Args:
         baseline: log probabilities of the baseline lens.
-        top: how many tokens of each order.
+        top: tokens per ranking.
 
     >>> logits = torch.tensor([[0.7, 0.2, 0.1]]).log()
     >>> said = lens_prediction(logits, torch.tensor([0.2, 0.3, 0.5]).log(), top=1)
@@ -63,8 +63,8 @@ def lens_prediction(
         likely = largest(chunk, top)
         p = chunk.softmax(-1)  # [rows, d_vocab]
         chances = p.gather(1, likely.ids)
-        # What a logit has more than its log probability, told by the likeliest token: one pass
-        # over the vocabulary less than log_softmax beside softmax.
+        # Logit minus log probability, from the likeliest token: one pass over the vocabulary less
+        # than log_softmax in addition to softmax.
         surplus = likely.values[:, :1] - chances[:, :1].log()
         ratio = (chunk - usual_log).sub_(surplus)  # log(p / baseline)
         shares = p.mul_(ratio)
@@ -86,8 +86,8 @@ def lens_prediction(
 def largest(scores: Float[Tensor, "n d_vocab"], top: int) -> TopTokens:
     """The ``top`` largest scores of each row, in order.
 
-    As `torch.topk`, at half its time: the largest of each block of tokens are found first, and the
-    tokens of the ``top`` best blocks, which hold the answer, are then ordered.
+    Like `torch.topk` in half the time: first the maximum of each block of tokens is found, then the
+    tokens of the ``top`` best blocks, which contain the answer, are sorted.
 
     >>> largest(torch.tensor([[3.0, 9.0, 5.0]]), 2)
     TopTokens(ids=tensor([[1, 2]]), values=tensor([[9., 5.]]))

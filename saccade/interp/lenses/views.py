@@ -1,4 +1,4 @@
-"""What each layer says at each position: of the residual stream, or of one head of each layer."""
+"""Predictions by layer and position: of the residual stream, or of one head of each layer."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.text_run import TextRun
 
 
-# A head card: one head at one position, seen through every lens there is, side by side.
+# A head card: one head at one position, read with every available lens, side by side.
 
 UNEMBEDDING = "unembedding"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenThrough:
-    """What one lens makes of the head, and how good that lens is."""
+    """The prediction of one lens for the head, and the quality of that lens."""
 
     name: str
     kind: str
     method: str
     kl_from_baseline: float | None
-    """KL from the baseline lens in nats; None for the unembedding, which has no such lens."""
+    """KL from the baseline lens in nats; None for the unembedding, which has no baseline."""
     quality: dict[str, float]
     explained: float | None
     """The share of the baseline lens's KL that it removes, on held-out text."""
@@ -57,12 +57,12 @@ class HeadCard:
     position: int
     tokens: list[str]
     token: TokenValue
-    """What the model predicts there, with its probability."""
+    """The model's likeliest next token there, with its probability."""
     direct: float | None
     """What the head adds directly to that token's logit; None without a direct path."""
     lenses: tuple[SeenThrough, ...]
     attention: tuple[float, ...] | None
-    """One weight for each token up to the position; None where the model hides them."""
+    """One weight for each token up to the position; None if the model hides them."""
     entropy: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def head_card(
     position: int = -1,
     top: int = 10,
 ) -> HeadCard:
-    """Read one head through the raw unembedding and through each of ``lenses``, by their names.
+    """Read one head with the raw unembedding and with each of ``lenses``, by name.
 
-    The run was made before: this costs one product with the unembedding for each lens.
+    The run exists already: this costs one product with the unembedding per lens.
     """
     model, at = run.model, run.position(position)
     model.check_head(layer, head)
@@ -105,7 +105,7 @@ def head_card(
 
 
 def entropy_of(weights: Float[Tensor, "*more key_pos"]) -> Float[Tensor, "*more"]:
-    """Of attention weights, in nats: 0 looks at one token, log n at n alike.
+    """Entropy of attention weights, in nats: 0 for one token, log n for n equal weights.
 
     >>> round(float(entropy_of(torch.tensor([0.5, 0.5, 0.0]))), 4)
     0.6931
@@ -184,7 +184,7 @@ def _tokens(run: TextRun, order: TopTokens) -> tuple[TokenValue, ...]:
 
 @dataclass(frozen=True)
 class Span:
-    """Positions side by side."""
+    """Consecutive positions."""
 
     first: int
     count: int
@@ -197,10 +197,10 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """What is read at each layer: the stream, or a head of this number, and with which lenses."""
+    """What is read at each layer, the stream or the head with this index, and with which lenses."""
 
     name: str
-    """Of the lenses."""
+    """The name of the lenses."""
     lenses: Lenses | None
     """None for the plain unembedding of the residual stream."""
     head: int | None = None
@@ -225,7 +225,7 @@ class Site:
         return fitting
 
     def logits(self, run: TextRun, layer: int, at: list[int]) -> Float[Tensor, "pos d_vocab"]:
-        """What is said at some positions of one layer."""
+        """The logits at some positions of one layer."""
         model = run.model
         lens = LogitLens.start(model, layer) if self.lenses is None else self.lenses.by_layer[layer]
         activation = activation_at(model, run.captured, layer, lens.site, positions=at)
@@ -253,7 +253,7 @@ class PositionGrid:
     """The position of the first column."""
     layers: list[int]
     texts: dict[str, str]
-    """Each id once with its text, since neighbours mostly share them."""
+    """Text by token id, each id once, since neighbouring cells mostly share tokens."""
     ids: list[list[list[int]]]
     """Layer -> position -> the tokens of a cell."""
     values: list[list[list[float]]]
@@ -299,7 +299,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class RankedToken:
-    """Where a token stands at each layer and position."""
+    """The rank of a token at each layer and position."""
 
     id: int
     text: str
@@ -312,7 +312,7 @@ class RankedToken:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRanks:
-    """Where tokens stand among all tokens."""
+    """The ranks of tokens in the vocabulary."""
 
     site: Literal["residual", "head"]
     head: int | None
@@ -328,7 +328,7 @@ class TokenRanks:
 
 @torch.inference_mode()
 def token_ranks(run: TextRun, site: Site, span: Span, tokens: Sequence[int]) -> TokenRanks:
-    """Where tokens stand among all tokens, by layer and position; rank 0 is the likeliest."""
+    """The ranks of tokens in the vocabulary, by layer and position; rank 0 is the likeliest."""
     at, layers = span.checked(run), site.layers(run)
     if unknown := [token for token in tokens if not 0 <= token < run.model.d_vocab]:
         raise UsageError(
@@ -362,7 +362,7 @@ def token_ranks(run: TextRun, site: Site, span: Span, tokens: Sequence[int]) -> 
 def _rows(
     run: TextRun, site: Site, layers: Sequence[int], at: list[int]
 ) -> Iterator[Float[Tensor, "pos d_vocab"]]:
-    """The logits of each layer, and at last the model's own."""
+    """The logits of each layer, then the model's own."""
     for layer in layers:
         yield site.logits(run, layer, at)
     yield run.model.unembedding.logits(run.captured.final[0, at]).float()
@@ -378,7 +378,7 @@ def _cells(logits: Float[Tensor, "pos d_vocab"], top: int) -> Cells:
 
 
 def _standing(logits: Float[Tensor, "pos d_vocab"], tokens: Tensor) -> list[Standing]:
-    """Of each token."""
+    """Ranks and probabilities of each token."""
     tokens = tokens.to(logits.device)
     ranks = [(logits > logits[:, token, None]).sum(-1).tolist() for token in tokens]
     chances = logits.softmax(-1)[:, tokens]

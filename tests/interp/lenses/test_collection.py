@@ -129,7 +129,7 @@ def test_a_tampered_file_is_refused(stories, folder):
 
 def test_a_folder_without_lenses_is_refused(stories, folder, tmp_path):
     change(folder, lambda manifest: manifest.pop("provenance"))
-    assert "its manifest does not say what they were made for" in refused(folder, stories)
+    assert "its manifest has no provenance" in refused(folder, stories)
     assert "there is no such folder" in refused(tmp_path / "nowhere", stories)
     (tmp_path / "empty").mkdir()
     assert "no manifest.json in it" in refused(tmp_path / "empty", stories)
@@ -152,7 +152,7 @@ def test_a_layer_that_the_file_does_not_hold_is_refused(stories, told, corpus_of
     settings = {"kind": "tuned", "method": "train", "steps": 1, "layers": (1,)}
     fitted(stories, told[:17, :13], corpus_of, tmp_path, **settings).save(tmp_path / "lens")
     change(tmp_path / "lens", lambda manifest: manifest["layers"].update({"2": 1}))
-    assert "does not hold a tuned lens for layer 2" in refused(tmp_path / "lens", stories)
+    assert "does not contain a tuned lens for layer 2" in refused(tmp_path / "lens", stories)
 
 
 def test_an_unknown_kind_of_lens_is_refused_with_a_way_out(stories, folder):
@@ -268,7 +268,7 @@ def test_lenses_of_a_version_that_left_out_bos_are_refused(stories, folder):
 
 def test_lenses_are_refused_when_the_model_computes_something_else(stories, folder):
     change(folder, lambda manifest: manifest["provenance"].update(probe=[9.0] * len(stories.probe)))
-    assert "computed something else" in refused(folder, stories)
+    assert "gave other outputs" in refused(folder, stories)
 
 
 @pytest.mark.parametrize(

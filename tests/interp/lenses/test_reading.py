@@ -338,7 +338,7 @@ def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_
     last = reading.at(LAYERS - 1)
     assert [token.id for token in last.predicts] == [token.id for token in reading.prediction]
     assert last.direct is None and last.attends == () and last.unembedded == ()
-    with pytest.raises(LensError, match="nothing here contributes directly"):
+    with pytest.raises(LensError, match="no head has a direct effect"):
         reading.ranked("direct")
     assert reading.to_table(heads=2).count("  lens  ") == 2  # one per entry
     assert f'"layer":{LAYERS - 1},"head":null' in reading.to_html()
@@ -406,7 +406,7 @@ def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
         ),
         (lambda: read(lenses, TEXT, position=-7), UsageError, "no position -7"),
         (lambda: read(lenses, TEXT, top=0), UsageError, "cannot show 0 tokens"),
-        (lambda: reading.at(0, 6), UsageError, "no layer 0 head 6: it holds 0.0 to 2.5"),
+        (lambda: reading.at(0, 6), UsageError, "no layer 0 head 6: it has 0.0 to 2.5"),
         (lambda: reading.at(1), UsageError, "no layer 1"),
         (
             lambda: read(replace(lenses, quality={}), TEXT).ranked("quality"),

@@ -254,4 +254,4 @@ def test_a_text_of_one_position_has_its_prediction_counted(tiny_llama):
 def test_sums_of_another_shape_of_model_are_not_merged(tiny_llama, stories):
     with pytest.raises(LensError, match="different layers, heads or sizes") as raised:
         Statistics.empty(tiny_llama).merge(Statistics.empty(stories))
-    assert raised.value.hint == "merge only lenses that were fitted for one model"
+    assert raised.value.hint == "merge only lenses that were fitted for the same model"

@@ -135,7 +135,7 @@ def test_less_text_than_features_without_a_ridge_still_gives_a_lens(model, ids):
 def test_what_cannot_be_solved_or_merged_is_refused(model, ids, statistics):
     with pytest.raises(UsageError, match="no text was seen"):
         ResidualStatistics.empty(model).solve()
-    with pytest.raises(UsageError, match="does not hold the residual stream of layers"):
+    with pytest.raises(UsageError, match="does not contain the residual stream of layers"):
         statistics.add(capture(model, ids))
     other = wrap_model(tiny("gpt2"), None, name="gpt2")
     with pytest.raises(LensError, match="different layers or sizes"):

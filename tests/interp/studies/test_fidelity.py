@@ -107,7 +107,7 @@ def test_metrics_do_not_overwrite_lenses_that_were_fitted_meanwhile(
     newer = replace(story_lenses, by_layer=copy.deepcopy(story_lenses.by_layer))
     newer.by_layer[2].weight.data.mul_(1.5)
     replace(newer, provenance=replace(newer.provenance, n_tokens=4096)).save(path)
-    with pytest.raises(LensError, match="was fitted anew while they were measured"):
+    with pytest.raises(LensError, match="was fitted again while they were measured"):
         add_quality(path, measured, fidelity.quality())
     found = load_lenses(path, stories)
     assert found.provenance.n_tokens == 4096
