@@ -153,8 +153,9 @@ class SharedPrefix:
             if self.method == "whole":
                 return run_base(hf, self.ids.expand(len(changes), -1))[:, -1]
             cache, rows = DynamicCache(), (len(changes), -1, -1, -1)
-            for index, layer in enumerate(self._cache.layers):
-                cache.update(layer.keys.expand(*rows), layer.values.expand(*rows), index)
+            for index in range(len(self._cache.layers)):
+                keys, values = _stored(self._cache, index)
+                cache.update(keys.expand(*rows), values.expand(*rows), index)
             return run_base(hf, self.ids[:, -1:].expand(len(changes), -1), cache=cache)[:, -1]
 
 
@@ -168,14 +169,19 @@ class _Prefix(DynamicCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        layer = self.prefix.layers[layer_idx]
-        return (
-            torch.cat([layer.keys, key_states], dim=-2),
-            torch.cat([layer.values, value_states], dim=-2),
-        )
+        keys, values = _stored(self.prefix, layer_idx)
+        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.prefix.get_seq_length(layer_idx)
+
+
+def _stored(cache: DynamicCache, index: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of one layer; a layer without them is refused as one that cannot be run so."""
+    layer: Any = cache.layers[index]
+    if layer.keys is None or layer.values is None:
+        raise ValueError(f"layer {index} caches no keys and values")
+    return layer.keys, layer.values
 
 
 def _all_blocks(model: Readable) -> list[nn.Module]:

@@ -9,9 +9,9 @@ token vector, up to a constant: for a lens ``softmax(W_U (A z + b) + c)`` with e
 The mean of ``z u^T`` is among the sums of the pass (`Statistics`, "zu"), taken over the whole text.
 The mean of ``z v(z)^T`` needs only z, at any few hundred positions: the model's predictions there
 do not matter. So at those positions ``u`` is replaced by its linear prediction from z, whose
-moments with z are those of the whole text, and Newton steps minimise the KL. The steps are damped in
-directions of the final state that affect the tokens little: the possible gain there is smaller than
-the noise.
+moments with z are those of the whole text, and Newton steps minimise the KL. The steps are damped
+in directions of the final state that affect the tokens little: the possible gain there is smaller
+than the noise.
 """
 
 from __future__ import annotations
