@@ -180,7 +180,9 @@ def write_refused(path: str | Path, error: OSError) -> StoreError:
     reason = (error.strerror or str(error)).lower()
     return StoreError(
         f"could not write {path}: {reason} (errno {number}, {name})",
-        hint=(_REFUSALS | _MISPLACED).get(number, "check that the location exists and is writable"),
+        hint=(_REFUSALS | _MISPLACED).get(
+            number, "check that the location exists and is writable"
+        ),
     )
 
 

@@ -359,9 +359,7 @@ def test_a_folder_with_somebodys_files_is_not_replaced(lens, tmp_path, tensors):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     for place, stranger in ((lens, "my_notes.md"), (tmp_path / "home", "thesis.tex")):
-        with pytest.raises(
-            StoreError, match=rf"holds files that saccade did not write \({stranger}\)"
-        ):
+        with pytest.raises(StoreError, match=rf"holds files that saccade did not write \({stranger}\)"):
             write_folder(place, {"kind": "new"}, tensors)
         assert (place / stranger).exists()
 

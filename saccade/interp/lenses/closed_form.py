@@ -1,8 +1,9 @@
 """Lenses in closed form: solved from the sums of one forward pass, without gradient steps.
 
 Every head has four maps from z to the final state in closed form, and one correction of the token
-bias. The coefficient of each is fitted on held-out text. In the notation of `Statistics` (all covariances; S of z, C of z with f, K of z with u, p the mean predicted
-distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
+bias. The coefficient of each is fitted on held-out text. In the notation of `Statistics` (all
+covariances; S of z, C of z with f, K of z with u, p the mean predicted distribution,
+G = W_U^T (diag p - p p^T) W_U its Fisher information):
 
 - ``S^-1 C`` with a weak and with a strong ridge: least squares, the mean of f given z. The
   ratio of their coefficients chooses the ridge; the sum is the scale.

@@ -82,7 +82,7 @@ def read_corpus(
     of each is held out: lenses fitted on each source separately merge into those fitted on all.
 
     Bytes are counted from the tokenizer's offsets: a token's bytes are those of the text from the
-    end of the token before it to its own end (separators have none). The count is exact, except that
+    end of the token before it to its own end (separators have none). The count is exact, but
     a character split between two windows counts in the first. For a tokenizer without offsets (not
     a "fast" one), the bytes of a piece of text are divided evenly among its tokens.
 

@@ -98,7 +98,7 @@ def _raw(path: Path, *, by_line: bool = False) -> Iterator[bytes]:
 
 
 def _decoded(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
-    """UTF-8 text, without a byte order mark and with \\n line ends."""
+    """UTF-8 text, without a byte order mark and with Unix line ends."""
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
     read = 0
@@ -150,7 +150,7 @@ def _text_of(row: Any, where: str) -> str:
         strings = [text]
     if len(strings) != 1:
         raise CorpusError(
-            f"{where} has no text: no field 'text', and {len(strings)} string fields instead of one",
+            f"{where} has no text: no field 'text', and {len(strings)} string fields",
             hint='each row must have a field "text", or a single field that is a string',
         )
     # JSON can encode lone surrogates, which no tokenizer accepts.

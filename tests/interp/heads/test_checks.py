@@ -63,7 +63,9 @@ def test_a_projection_that_is_not_linear_is_refused():
     hf = build(tiny("llama").config)
     projection = hf.model.layers[1].self_attn.o_proj
     projection.register_forward_hook(lambda _, __, output: output * output)
-    with pytest.raises(ModelError, match="6 heads should sum to its output, but they differ by"):
+    with pytest.raises(
+        ModelError, match="6 heads should sum to its output, but they differ by"
+    ):
         wrap_model(hf, None, name="squared")
 
 
