@@ -63,7 +63,7 @@ def test_a_text_is_not_counted_twice(merge, shards, told_in_a_line, tmp_path):
     assert merge(*shards[:2], "--out", tmp_path / "two")[0] == 0
     code, out, err = merge(tmp_path / "two", shards[0], "--out", tmp_path / "three")
     assert (code, out) == (1, "") and not (tmp_path / "three").exists()
-    assert "hold the same tokens" in told_in_a_line(err)
+    assert "have the same tokens" in told_in_a_line(err)
 
 
 def test_what_cannot_be_merged_leaves_what_was_there(merge, shards, told_in_a_line, tmp_path):

@@ -1,8 +1,8 @@
 """The text of a fit, one batch at a time, with the model's activations on it.
 
-What is taken of a row depends on the row alone, by a hash of its ids: which positions are read, and
-which of them are sampled to choose on. So the sums and the sample of a text are the same in
-whatever batches, processes or shards it is read.
+A hash of a row's ids decides which of its positions are read, and which of those are sampled for
+model selection. The sums and the sample of a text are therefore the same for any split into
+batches, processes or shards.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Batch(NamedTuple):
     z: dict[int, Float[Tensor, "batch kept_pos head d_head"]]
     final: Float[Tensor, "batch kept_pos d_model"]
     held_out: Bool[Tensor, " batch"]
-    """True = a row to choose with, not to fit on."""
+    """True = a row for model selection, not for fitting."""
 
 
 @runtime_checkable
 class Batches(Protocol):
-    """Text in numbered batches; each is the same whenever and wherever it is read."""
+    """Text in numbered batches; reading a batch again gives the same batch."""
 
     @property
     def source(self) -> str:
@@ -49,12 +49,12 @@ class Batches(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any token of the text does."""
+        """Changes when any token of the text changes."""
         ...
 
     @property
     def n_tokens(self) -> int:
-        """In all batches together."""
+        """Number of tokens in all batches."""
         ...
 
     def held_out_rows(self) -> Bool[Tensor, " row"]:
@@ -70,7 +70,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class CorpusBatches:
-    """Windows of a corpus, ``rows`` at a time; the corpus says which are held out."""
+    """Windows of a corpus, ``rows`` at a time; the corpus defines which are held out."""
 
     model: LanguageModel
     corpus: Corpus
@@ -78,12 +78,12 @@ class CorpusBatches:
 
     @property
     def source(self) -> str:
-        """The corpus's own."""
+        """Source of the corpus."""
         return self.corpus.source
 
     @property
     def fingerprint(self) -> str:
-        """The corpus's own."""
+        """Fingerprint of the corpus."""
         return self.corpus.fingerprint
 
     @property
@@ -92,7 +92,7 @@ class CorpusBatches:
         return self.corpus.n_tokens
 
     def held_out_rows(self) -> Bool[Tensor, " row"]:
-        """The corpus's own."""
+        """Held-out windows of the corpus."""
         return self.corpus.held_out_windows()
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class CorpusBatches:
 
 @dataclass(frozen=True)
 class SelfBatches:
-    """Text that the model writes itself; what it holds is gathered while it writes."""
+    """Text sampled from the model; its activations are captured during sampling."""
 
     model: LanguageModel
     n_rows: int
@@ -120,12 +120,12 @@ class SelfBatches:
 
     @property
     def source(self) -> str:
-        """The name that stands for it on the command line."""
+        """Its name on the command line."""
         return "self"
 
     @property
     def fingerprint(self) -> str:
-        """Of what determines the text: the model and the settings of the sampling."""
+        """Hash of what determines the text: the model and the sampling settings."""
         settings = f"{self.model.fingerprint} {self.n_rows} {self.rows} {self.window} {self.seed}"
         return fingerprint_text([settings.encode()])
 
@@ -135,7 +135,7 @@ class SelfBatches:
         return self.n_rows * self.window
 
     def held_out_rows(self) -> Bool[Tensor, " row"]:
-        """Every sixteenth row (they are independent of each other), at least one."""
+        """Every sixteenth row (rows are independent), at least one."""
         row = torch.arange(self.n_rows)
         return row % HELD_OUT_EVERY == min(HELD_OUT_EVERY, self.n_rows) - 1
 
@@ -160,7 +160,7 @@ class SelfBatches:
 
 
 def row_hashes(ids: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
-    """A number for each row that only its ids decide, from 0 to 2^62.
+    """A hash of the ids of each row, from 0 to 2^62.
 
     >>> row_hashes(torch.tensor([[5, 7], [5, 7], [7, 5]])).unique().numel()
     2
@@ -174,7 +174,7 @@ def row_hashes(ids: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
 def kept_positions(
     model: LanguageModel, ids: Int[Tensor, "batch pos"]
 ) -> Int[Tensor, "batch kept_pos"]:
-    """Every other position of each row after the tokenizer's own; even or odd by its hash."""
+    """Every other position of each row after the prefix; its hash decides even or odd."""
     first, length = model.encoding.n_skipped, ids.shape[1]
     offset = row_hashes(ids)[:, None] % POSITION_EVERY
     column = torch.arange(max(1, (length - first) // POSITION_EVERY))
@@ -183,10 +183,10 @@ def kept_positions(
 
 
 def priorities(batch: Batch) -> Int[Tensor, "batch kept_pos"]:
-    """A random number for each position that is kept, decided by its row and place alone.
+    """A pseudo-random number for each kept position, a function of its row and position only.
 
-    The positions with the smallest are a uniform sample of a text (bottom-k sampling); that of two
-    texts together is found among the samples of both (Cohen and Kaplan, 2007,
+    The positions with the smallest numbers are a uniform sample of a text (bottom-k sampling). The
+    sample of two texts together is contained in their two samples (Cohen and Kaplan, 2007,
     https://doi.org/10.1145/1281100.1281133).
     """
     row = row_hashes(batch.ids).numpy().astype(np.uint64)[:, None]
@@ -200,7 +200,7 @@ def priorities(batch: Batch) -> Int[Tensor, "batch kept_pos"]:
 
 
 def windows_of_step(n_windows: int, step: int, *, rows: int, seed: int) -> Tensor:
-    """Which windows a step reads: all of them once, in a random order, before any comes again."""
+    """The windows of a step: an epoch reads each window once, in random order."""
     rows = min(rows, n_windows)
     turn, place = divmod(step - 1, n_windows // rows)
     generator = torch.Generator().manual_seed(seed * 1_000_003 + turn)

@@ -1,23 +1,23 @@
-"""Lenses without gradient steps: solved from the sums of one forward pass.
+"""Lenses in closed form: solved from the sums of one forward pass, without gradient steps.
 
-For every head, four maps from z to the final state are written down in closed form, and one
-correction of the token bias; how much of each to take is found on held-out text. In the notation of
-`Statistics` (all covariances; S of z, C of z with f, K of z with u, p the mean predicted
-distribution, G = W_U^T (diag p - p p^T) W_U its Fisher information):
+Every head has four maps from z to the final state in closed form, and one correction of the token
+bias. The coefficient of each is fitted on held-out text. In the notation of `Statistics` (all
+covariances; S of z, C of z with f, K of z with u, p the mean predicted distribution,
+G = W_U^T (diag p - p p^T) W_U its Fisher information):
 
-- ``S^-1 C`` with a weak and with a strong ridge: least squares, the mean of f given z. Taking some
-  of both is choosing the ridge; their sum is the scale.
+- ``S^-1 C`` with a weak and with a strong ridge: least squares, the mean of f given z. The
+  ratio of their coefficients chooses the ridge; the sum is the scale.
 - ``S^-1 K (G + damping)^-1``: a Newton step of KL(model || lens) from the baseline lens. Least
-  squares matches mean logits, but the divergence wants mean *probabilities*; this is the direction
-  in which the two differ, restricted by the damping to where there is enough data to see it.
-- ``S^-1 C G (G + damping)^-1``: what least squares already has of that direction.
-- token bias ``-1/2 w (A S A^T) w``: were z normal, adding ``A z`` to the logits of a token would
-  raise its mean probability by the exponential of half its variance; this takes it back.
+  squares matches mean logits, but the divergence requires mean *probabilities*; this is the
+  direction in which the two differ. The damping restricts it to where there is enough data.
+- ``S^-1 C G (G + damping)^-1``: the part of that direction that least squares already contains.
+- token bias ``-1/2 w (A S A^T) w``: if z is Gaussian, adding ``A z`` to the logit of a token
+  multiplies its mean probability by the exponential of half its variance; this corrects for it.
 
 KL(model || lens) is convex in these five coefficients, so Newton's method finds them. They are
-first found for all heads together, then each head may move away from that as far as its own
-held-out text insists. From there a few steps of `saccade.interp.lenses.moments` go on to the least
-divergence, which needs no predictions but the sums.
+first fitted for all heads together; then each head may deviate from the shared values, regularised
+towards them. From there a few steps of `saccade.interp.lenses.moments` minimise the divergence,
+using the sums and no predictions.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ WEAK_RIDGE, STRONG_RIDGE = 0.03, 1.0
 NEWTON_RIDGE = 0.1
 # Relative to the largest eigenvalue of G: directions below it have too little signal.
 DAMPING = 0.05
-# The variance of a token's logit under the lens is taken from this many leading directions.
+# Number of leading directions that approximate the variance of a token's logit under the lens.
 VARIANCE_RANK = 8
 SHARED_STEPS, OWN_STEPS = 3, 1
-# How far a head may go from the mixture to matched moments.
+# Candidate interpolation weights between the mixture (0) and the matched moments (1).
 SHARES = (0.0, 0.5, 1.0)
-# Moments are matched on so many positions: a head of 8 features has enough of 256. (On stories260K
-# the mean gain is 0.477 nats instead of 0.483 with all 1,024, in half of the time.)
+# Positions for moment matching, per feature: 256 are enough for a head of 8 features. (On
+# stories260K the mean gain is 0.477 nats instead of 0.483 with all 1,024, in half the time.)
 POSITIONS_PER_FEATURE = 32
-# What is best for all heads together is found on this many layers, evenly spaced.
+# The shared mixture of all heads is fitted on this many layers, evenly spaced.
 SHARED_LAYERS = 6
-# How strongly a head is held to what is best for all, in units of the mean curvature.
+# Regularisation of each head towards the shared mixture, in units of the mean curvature.
 LOYALTY = 2.0
-# Of the held-out positions, which come in a random order: enough to choose five numbers a head. The
-# polish chooses among states of 37 thousand numbers, and needs all of them.
+# Number of held-out positions (in random order) and tokens: enough to choose five coefficients per
+# head. The polish chooses among states of 37 thousand parameters, and needs all of them.
 FEW, FEW_TOKENS = 128, 1024
-# The terms of all these layers are only kept between steps where they are no larger.
+# The terms of these layers are cached between steps only up to this size.
 TERMS_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What the lenses of one layer are mixed from."""
+    """The components that the lenses of one layer combine."""
 
     mean: Float[Tensor, "head d_head"]
-    """Of z."""
+    """Mean of z."""
     maps: Float[Tensor, "kind head d_head d_model"]
     spread: Float[Tensor, "head rank d_model"]
     """``w . spread`` squared and summed over ``rank`` is the variance of a token's logit."""
@@ -83,14 +83,14 @@ class Curvature(NamedTuple):
 
 
 def solve_gathered(model: LanguageModel, gathered: Gathered, seed: int) -> dict[int, HeadLens]:
-    """The lenses of every layer, from what one pass over a text leaves."""
+    """The lenses of every layer, from the sums and the sample of one pass over a text."""
     baseline, sample = baseline_lens(gathered.statistics), gathered.held_out()
     held_out = HeldOut.of(model, sample[:FEW], baseline, seed=seed, n_tokens=FEW_TOKENS)
     return solve(model, gathered.statistics, held_out, z=sample.z)
 
 
 def solved_layers(fit: Fit) -> dict[int, HeadLens]:
-    """The lenses of those layers that are asked for."""
+    """The lenses of the requested layers."""
     solved = solve_gathered(fit.model, fit.gathered, fit.config.seed)
     return {layer: solved[layer] for layer in fit.layers}
 
@@ -106,15 +106,15 @@ def solve(
     """The lenses of every layer, from the sums over a text and a sample of held-out positions.
 
     Args:
-        held_out: positions of text that the statistics have not seen; a hundred are enough.
-        z: what the heads held at some positions in any order, by layer; the more, the better are
-            moments matched. Those of ``held_out`` if not given.
+        held_out: positions of text that is not in the statistics; a hundred are enough.
+        z: activations of the heads at some positions in any order, by layer; more positions
+            match the moments better. Default: those of ``held_out``.
     """
     baseline = baseline_lens(statistics)
     fisher = fisher_information(model.unembedding.weight, baseline.exp())
     metric = Metric.of(fisher)
     matching = Matching.of(model, baseline, fisher=fisher)
-    # One layer after the other: the ingredients of all are four times as large as the lenses.
+    # One layer at a time: the components of all layers are four times as large as the lenses.
     kept = {layer: _ingredients(statistics, layer, metric) for layer in _some(statistics.layers)}
     shared, curvature = _shared_mix(kept, held_out)
     lenses = {}
@@ -132,7 +132,7 @@ def solve(
 
 
 def _some(layers: Sequence[int]) -> Sequence[int]:
-    """The layers on which all heads' common mixture is found."""
+    """The layers on which the shared mixture is fitted."""
     return layers[:: max(1, len(layers) // SHARED_LAYERS)]
 
 
@@ -143,9 +143,9 @@ def _go_back(
     held_out: HeldOut,
     layer: int,
 ) -> None:
-    """Take each head as far back to what its lens was before as the held-out text wants.
+    """Interpolate each head back to its earlier lens where that has a lower held-out KL.
 
-    Not at all, for nearly every head of a text that is long enough; a short one has much noise.
+    On a long enough text nearly every head keeps its new lens; a short text is noisy.
     """
     end = lens.weight.detach().clone(), lens.bias.detach().clone()
     after = held_out.logits(lens, layer)
@@ -159,12 +159,12 @@ def _go_back(
 
 
 def baseline_lens(statistics: Statistics) -> Float[Tensor, " d_vocab"]:
-    """The log of the mean predicted distribution: what a lens says that hears nothing."""
+    """The log of the mean predicted distribution: a lens that ignores the activation."""
     return statistics.mean("predicted.p").clamp_min(1e-12).log().float()
 
 
 class Metric(NamedTuple):
-    """How much the mean prediction minds a change of the final state, and the damped inverse."""
+    """Sensitivity of the mean prediction to the final state, and its damped inverse."""
 
     fisher: Float[Tensor, "d_model d_model"]
     damped: Float[Tensor, "d_model d_model"]
@@ -193,13 +193,13 @@ def _ingredients(statistics: Statistics, layer: int, metric: Metric) -> Ingredie
 def _spread(
     zz: Float[Tensor, "head d_head d_head"], weight: Float[Tensor, "head d_head d_model"]
 ) -> Float[Tensor, "head rank d_model"]:
-    """The leading directions of the final state's variance under a map, as long as they are wide.
+    """Leading directions of the final state's variance under a map, scaled by standard deviation.
 
     With zz = R R^T the variance is M^T M for M = R^T weight; the eigenvectors of the small M M^T
-    turn the rows of M to its leading directions.
+    rotate the rows of M to its leading directions.
     """
     values, vectors = torch.linalg.eigh(zz)
-    root = vectors * values.clamp_min(0).sqrt()[:, None]  # rounding can leave one a little below
+    root = vectors * values.clamp_min(0).sqrt()[:, None]  # rounding can make one slightly negative
     rows = root.transpose(1, 2) @ weight
     _, turn = torch.linalg.eigh(rows @ rows.transpose(1, 2))
     return turn[..., -VARIANCE_RANK:].transpose(1, 2) @ rows
@@ -238,7 +238,7 @@ def _shared_mix(
 def _own_mix(
     part: Ingredients, layer: int, held_out: HeldOut, shared: Tensor, curvature: Tensor
 ) -> Float[Tensor, "head kind"]:
-    """The mixture of each head of a layer, held to the shared one by the mean curvature."""
+    """The mixture of each head of a layer, regularised to the shared one by the mean curvature."""
     terms = _terms(part, held_out.sample.z[layer], held_out.vectors)
     mix = shared.expand(len(part.mean), -1)
     loyalty = LOYALTY * curvature
@@ -257,7 +257,7 @@ def _newton_step(hessian: Tensor, gradient: Tensor) -> Tensor:
 def _terms(
     part: Ingredients, z: Float[Tensor, "n head d_head"], vectors: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "head kind n token"]:
-    """What a unit of each ingredient adds to the logits of the tokens."""
+    """The contribution to the token logits of each component with coefficient 1."""
     kinds, heads, d_head, d_model = part.maps.shape
     device = vectors.device
     by_token = part.maps.transpose(0, 1).reshape(-1, d_model).to(device) @ vectors.T

@@ -17,20 +17,20 @@ from saccade.errors import CorpusError, UsageError
 from saccade.interp.lenses.documents import documents, resolve
 from saccade.store.fingerprint import fingerprint_text
 
-# What is tokenized at once: enough to keep the tokenizer's threads busy, little enough that a file
-# of any size is read in constant memory (the ids apart).
+# Text tokenized at once: enough to use all threads of the tokenizer, and little enough to read a
+# file of any size in constant memory (apart from the ids).
 _PIECE = 1 << 15  # characters
 _PIECES = 16
-# One window in so many is not fitted on: the ridge and the bias of each token are chosen on it.
+# One window in 16 is held out of the fit: the ridge and the bias of each token are chosen on it.
 HELD_OUT_EVERY = 16
-# A piece is tokenized with this many characters of its neighbours, so that the tokens at its ends
-# come out as in the whole text; no tokenizer looks further than a token.
+# A piece is tokenized with this many characters of context on each side, so that the tokens at its
+# ends are those of the whole text; no tokenizer looks further than a token.
 _CONTEXT = 64
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized text in windows of equal length, each begun as the tokenizer begins a prompt."""
+    """Tokenized text in windows of equal length, each with the prefix that a prompt has."""
 
     source: str
     fingerprint: str
@@ -39,12 +39,11 @@ class Corpus:
     n_bytes: int
     """UTF-8 bytes of the text in the windows."""
     window_bytes: Int[Tensor, " window"] | None = None
-    """The same by window; without it a part of the corpus has its share of ``n_bytes``."""
+    """The same per window; without it, a part of the corpus gets its share of ``n_bytes``."""
     n_prefix: int = 0
-    """How many tokens at the start of each window are the tokenizer's own (BOS)."""
+    """Number of tokens at the start of each window that the tokenizer adds (BOS)."""
     held_out: Bool[Tensor, " window"] | None = None
-    """True = a window to choose with when lenses are fitted, not to fit on. None for the last
-    sixteenth."""
+    """True = a window for model selection, not for fitting. None: the last sixteenth."""
 
     def held_out_windows(self) -> Bool[Tensor, " window"]:
         """True = held out, for every window."""
@@ -52,15 +51,15 @@ class Corpus:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens of text the windows hold."""
+        """Number of tokens of text in the windows."""
         return self.windows[:, self.n_prefix :].numel()
 
 
 def _last_windows(n_windows: int) -> Bool[Tensor, " window"]:
-    """Which windows of a source are not fitted on: the last sixteenth, at least one.
+    """The held-out windows of a source: the last sixteenth, at least one.
 
-    They lie apart from the rest, because windows of one document are too alike: chosen on those,
-    the ridge comes out too weak.
+    They are contiguous at the end because windows of one document are too similar: a ridge chosen
+    on neighbours of the fitted windows is too weak.
     """
     n_held_out = max(1, n_windows // HELD_OUT_EVERY)
     return torch.arange(n_windows) >= n_windows - n_held_out
@@ -73,31 +72,31 @@ def read_corpus(
     window: int = 256,
     max_tokens: int | None = None,
 ) -> Corpus:
-    """Read and tokenize text until there is no more, or ``max_tokens`` are found.
+    """Read and tokenize text up to its end, or up to ``max_tokens``.
 
-    A text file is one document, each row of a JSONL file or dataset one. Documents are separated by
-    the tokenizer's end-of-text token where it has one. Each window begins with the tokens that the
-    tokenizer puts in front of a prompt (BOS), as the model expects of any text.
+    A text file is one document, and so is each row of a JSONL file or dataset. The tokenizer's
+    end-of-text token, if it has one, separates documents. Each window begins with the tokens that
+    the tokenizer puts in front of a prompt (BOS), as the model expects.
 
-    Each source is cut into windows by itself, its last incomplete window is dropped, and the end of
-    each is held out: lenses fitted on the sources one by one merge into those fitted on all.
+    Each source is split into windows separately, its last incomplete window is dropped, and the end
+    of each is held out: lenses fitted on each source separately merge into those fitted on all.
 
     Bytes are counted from the tokenizer's offsets: a token's bytes are those of the text from the
-    end of the token before it to its own end (the separators have none). The count is exact but for
-    a character that a window's edge cuts in two, which counts where it begins. A tokenizer without
-    offsets (not a "fast" one) has the bytes of a piece of text shared out evenly over its tokens.
+    end of the token before it to its own end (separators have none). The count is exact, but
+    a character split between two windows counts in the first. For a tokenizer without offsets (not
+    a "fast" one), the bytes of a piece of text are divided evenly among its tokens.
 
     Args:
         source: a text or JSONL file (also .gz), a folder of them, several of these, or a dataset
-            as ``name``, ``name:config`` or ``name:config:split``. An existing path wins.
+            as ``name``, ``name:config`` or ``name:config:split``. An existing path has priority.
         model: a `LanguageModel`; its ``tokenizer``, ``encoding`` and ``max_positions`` are used.
-        window: how many tokens the model sees at once, the tokenizer's own included.
-        max_tokens: of the text itself.
+        window: tokens per forward pass of the model, including the prefix.
+        max_tokens: limit on the tokens of text, without prefixes.
     """
     _check_sizes(model, window, max_tokens)
     sources = [source] if isinstance(source, str | Path) else list(source)
     name = ", ".join(str(each) for each in sources)
-    # All are looked for before the first is read, which can take a while.
+    # Resolve all sources before reading the first, which can take a while.
     found = [(str(each), resolve(each)) for each in sources]
     parts: list[Corpus] = []
     n_found = 0
@@ -108,14 +107,14 @@ def read_corpus(
         parts.append(_read_source(each, files, model, window=window, max_tokens=room))
         n_found += parts[-1].n_tokens
     if not parts:
-        raise CorpusError("the corpus holds no text", hint="give a file with text in it")
+        raise CorpusError("the corpus contains no text", hint="give a file that contains text")
     return _joined(name, parts)
 
 
 def _read_source(
     name: str, files: list[str | Path], model: Any, *, window: int, max_tokens: int | None
 ) -> Corpus:
-    """One source in windows of its own."""
+    """The windows of one source."""
     texts = chain.from_iterable(map(documents, files))
     pieces = chain.from_iterable(map(_pieces, texts))
     ids, sizes = _tokenize(pieces, model.tokenizer, max_tokens)
@@ -123,7 +122,7 @@ def _read_source(
     length = window - len(prefix)  # of the text in a window
     n_windows = len(ids) // length
     if len(ids) == 0:
-        raise CorpusError(f"{name} holds no text", hint="give a file with text in it")
+        raise CorpusError(f"{name} contains no text", hint="give a file that contains text")
     if n_windows == 0:
         raise CorpusError(
             f"{name} is shorter than one window: {len(ids)} tokens found, {length} needed",
@@ -145,7 +144,7 @@ def _read_source(
 
 
 def _joined(name: str, parts: list[Corpus]) -> Corpus:
-    """The windows of several sources, one after the other."""
+    """The windows of several sources, concatenated."""
     windows = torch.cat([part.windows for part in parts])
     by_window = torch.cat([part.window_bytes for part in parts if part.window_bytes is not None])
     return Corpus(
@@ -163,7 +162,7 @@ def split(corpus: Corpus, *, held_out: float | int) -> tuple[Corpus, Corpus]:
     """The first windows to fit on and the last ones to score with, at least one each.
 
     Args:
-        held_out: how many windows to hold out, or which share of them (a float below 1).
+        held_out: number of windows to hold out, or their share (a float below 1).
 
     >>> windows = torch.arange(20).view(5, 4)
     >>> train, held = split(Corpus("numbers", "", windows, n_bytes=50), held_out=0.2)
@@ -173,8 +172,8 @@ def split(corpus: Corpus, *, held_out: float | int) -> tuple[Corpus, Corpus]:
     n = len(corpus.windows)
     if n < 2:
         raise CorpusError(
-            f"{corpus.source} holds only one window of {corpus.n_tokens} tokens: "
-            "nothing can be held out of it",
+            f"{corpus.source} has only one window of {corpus.n_tokens} tokens: "
+            "no window can be held out",
             hint="give more text or a shorter window",
         )
     if not (0 < held_out < 1 if isinstance(held_out, float) else 1 <= held_out < n):
@@ -188,7 +187,7 @@ def split(corpus: Corpus, *, held_out: float | int) -> tuple[Corpus, Corpus]:
 
 
 def shard(corpus: Corpus, rank: int, world_size: int) -> Corpus:
-    """Every ``world_size``-th window from ``rank`` on: this process's share, perhaps none."""
+    """Every ``world_size``-th window from ``rank`` on: the shard of this process, maybe empty."""
     assert 0 <= rank < world_size, f"rank {rank} of {world_size}"
     return _part(corpus, slice(rank, None, world_size))
 
@@ -208,7 +207,7 @@ def _part(corpus: Corpus, which: slice) -> Corpus:
 
 
 def _some_held_out(held_out: Bool[Tensor, " window"]) -> Bool[Tensor, " window"]:
-    """The same windows, if that leaves some on both sides; else the last sixteenth."""
+    """The same windows if both parts are non-empty; otherwise the last sixteenth."""
     is_sound = bool(held_out.any()) and not bool(held_out.all())
     return held_out if is_sound else _last_windows(len(held_out))
 
@@ -223,8 +222,8 @@ def _check_sizes(model: Any, window: int, max_tokens: int | None) -> None:
     n_prefix = len(model.encoding.prefix)
     if window <= n_prefix:
         raise UsageError(
-            f"a window of {window} tokens has no room for text: the tokenizer puts {n_prefix} of "
-            "its own in front",
+            f"a window of {window} tokens has no room for text: the tokenizer adds a prefix of "
+            f"{n_prefix}",
             hint="256 is usual",
         )
     if model.max_positions is not None and window > model.max_positions:
@@ -242,15 +241,15 @@ def _check_sizes(model: Any, window: int, max_tokens: int | None) -> None:
 
 class _Piece(NamedTuple):
     text: str
-    """With some of the text before and after, as context."""
+    """The piece, with some text before and after it as context."""
     start: int
     stop: int
     is_first: bool
-    """Of its document."""
+    """True for the first piece of a document."""
 
 
 def _pieces(document: Iterable[str]) -> Iterator[_Piece]:
-    """Cut a document where a line starts, each piece with a little of its neighbours."""
+    """Split a document at line starts; each piece includes some context on both sides."""
     text, start, is_first = "", 0, True
     for block in document:
         text += block
@@ -263,10 +262,10 @@ def _pieces(document: Iterable[str]) -> Iterator[_Piece]:
 
 
 def _line_start(text: str, start: int, stop: int) -> int:
-    """The last place up to ``stop`` where a line starts with a token, else where a token ends."""
+    """The last index up to ``stop`` where a line starts with a token, else where a token ends."""
     at = text.rfind("\n", start, stop)
     while at >= 0:
-        # Tokenizers take a line break and an indent as one.
+        # Tokenizers merge a line break and the indent after it into one token.
         if not text[at + 1].isspace():
             return at + 1
         at = text.rfind("\n", start, at)
@@ -277,7 +276,7 @@ def _line_start(text: str, start: int, stop: int) -> int:
 def _tokenize(
     pieces: Iterator[_Piece], tokenizer: Any, max_tokens: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of all pieces, and how many bytes of text each stands for."""
+    """The ids of all pieces, and the number of bytes of text of each id."""
     ids, sizes, found = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], 0
     while (max_tokens is None or found < max_tokens) and (batch := _take(pieces)):
         for piece, (new, size) in zip(batch, _encode(batch, tokenizer), strict=True):
@@ -292,11 +291,11 @@ def _tokenize(
 
 
 def _take(pieces: Iterator[_Piece]) -> list[_Piece]:
-    """Pieces to tokenize at once: about as much text whether they are long or short."""
+    """Pieces to tokenize at once: about the same amount of text for long and short pieces."""
     batch, room = [], _PIECE * _PIECES
     while room > 0 and (piece := next(pieces, None)) is not None:
         batch.append(piece)
-        room -= len(piece.text) + 256  # a short one has its cost too
+        room -= len(piece.text) + 256  # a fixed cost per piece
     return batch
 
 
@@ -308,7 +307,7 @@ def _encode(batch: list[_Piece], tokenizer: Any) -> Iterator[tuple[np.ndarray, n
         add_special_tokens=False,
         return_attention_mask=False,
         return_offsets_mapping=is_fast,
-        verbose=False,  # that a text is longer than the context is no news here
+        verbose=False,  # no warning that a text is longer than the context
     )
     for row, piece in enumerate(batch):
         ids = np.array(encoded["input_ids"][row], np.int32)
@@ -322,7 +321,7 @@ def _encode(batch: list[_Piece], tokenizer: Any) -> Iterator[tuple[np.ndarray, n
 
 
 def _bytes_up_to(piece: _Piece, ends: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """How many bytes each token adds, given the character at which it ends."""
+    """The number of bytes of each token, given the character index at which it ends."""
     if len(ends) == 0:
         return ends
     text = piece.text[piece.start : piece.stop]
@@ -330,5 +329,5 @@ def _bytes_up_to(piece: _Piece, ends: Int[np.ndarray, " n"]) -> Int[np.ndarray, 
     widths = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
     bytes_before = np.concatenate([[0], np.cumsum(widths)])
     ends = np.maximum.accumulate(np.clip(ends - piece.start, 0, len(text)))
-    ends[-1] = len(text)  # what a normalizer dropped at the end still is text
+    ends[-1] = len(text)  # text that a normalizer dropped at the end still counts
     return np.diff(bytes_before[ends], prepend=0)

@@ -23,12 +23,12 @@ SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz")
 BLOCK = 1 << 15  # characters read at once
 _DATASET = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(:[\w.-]*){0,2}")
 _FILE_LIKE = (".txt", ".jsonl", ".gz", ".json", ".csv", ".parquet", ".md", ".zip")
-_TIMEOUT = 5.0  # seconds until the hub counts as out of reach
+_TIMEOUT = 5.0  # seconds until the hub counts as unreachable
 
 
 def resolve(source: str | Path) -> list[str | Path]:
     """The files of a source, or the name of a dataset."""
-    if source == "":  # which pathlib takes for the current folder
+    if source == "":  # pathlib reads this as the current folder
         raise CorpusError("no such file: ''", hint="give the path of a text file")
     path = Path(source).expanduser()
     with _reading(path):
@@ -36,8 +36,8 @@ def resolve(source: str | Path) -> list[str | Path]:
             files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
             if not files:
                 raise CorpusError(
-                    f"the folder {path} holds no file that ends in {', '.join(SUFFIXES)}",
-                    hint="give a folder with text in it",
+                    f"the folder {path} has no file that ends in {', '.join(SUFFIXES)}",
+                    hint="give a folder that contains text files",
                 )
             for file in files:
                 _refuse_irregular(file)
@@ -46,8 +46,8 @@ def resolve(source: str | Path) -> list[str | Path]:
             _refuse_irregular(path)
             if not path.name.endswith(SUFFIXES):
                 raise CorpusError(
-                    f"unsupported kind of file: {path}",
-                    hint=f"these can be read: {', '.join(SUFFIXES)}",
+                    f"unsupported file type: {path}",
+                    hint=f"supported: {', '.join(SUFFIXES)}",
                 )
             return [path]
     if isinstance(source, str) and _is_dataset_name(source):
@@ -56,10 +56,10 @@ def resolve(source: str | Path) -> list[str | Path]:
 
 
 def _refuse_irregular(path: Path) -> None:
-    """Opening a pipe waits until somebody writes to it, perhaps for ever; a device may not end."""
+    """Refuse pipes and devices: opening a pipe can block for ever, and a device may not end."""
     if not path.is_file():
         raise CorpusError(
-            f"expected a text file, found {path}, which is none (a pipe, a device or a folder)",
+            f"expected a text file, got {path}, which is a pipe, a device or a folder",
             hint="write the text to a file first",
         )
 
@@ -70,7 +70,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise CorpusError(
-            f"{path} is a broken gzip file: {error}", hint="fetch or compress it again"
+            f"{path} is a broken gzip file: {error}", hint="download or compress it again"
         ) from error
     except OSError as error:
         raise CorpusError(
@@ -98,7 +98,7 @@ def _raw(path: Path, *, by_line: bool = False) -> Iterator[bytes]:
 
 
 def _decoded(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
-    """UTF-8 text, without a byte order mark and with plain line ends."""
+    """UTF-8 text, without a byte order mark and with Unix line ends."""
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
     read = 0
@@ -109,13 +109,15 @@ def _decoded(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
         try:
             yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            # The decoder holds back the start of an unfinished character, so count from the end.
+            # The decoder buffers the start of an incomplete character, so count from the end.
             at = read - len(error.object) + error.start
-            raise _binary(path, f"no UTF-8 ({error.reason})", at) from error
+            raise _binary(path, f"invalid UTF-8 ({error.reason})", at) from error
 
 
 def _binary(path: Path, what: str, at: int) -> CorpusError:
-    return CorpusError(f"{path} is no text: {what} at byte {at}", hint="give text encoded as UTF-8")
+    return CorpusError(
+        f"{path} is not text: {what} at byte {at}", hint="give text encoded as UTF-8"
+    )
 
 
 def _jsonl_documents(path: Path) -> Iterator[Iterator[str]]:
@@ -131,12 +133,12 @@ def _jsonl_documents(path: Path) -> Iterator[Iterator[str]]:
 def _row(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError) as error:  # no JSON, thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:  # not JSON, or thousands of digits or brackets
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         if isinstance(error, json.JSONDecodeError):
             reason = f"{error.msg} at column {error.colno}"
         raise CorpusError(
-            f"{path} line {number} is no JSON: {reason}",
+            f"{path} line {number} is not valid JSON: {reason}",
             hint='each line must be an object such as {"text": "..."}',
         ) from error
 
@@ -148,10 +150,10 @@ def _text_of(row: Any, where: str) -> str:
         strings = [text]
     if len(strings) != 1:
         raise CorpusError(
-            f"{where} has no text: no field 'text', and {len(strings)} string fields in its place",
+            f"{where} has no text: no field 'text', and {len(strings)} string fields",
             hint='each row must have a field "text", or a single field that is a string',
         )
-    # JSON can spell halves of characters, which no tokenizer takes.
+    # JSON can encode lone surrogates, which no tokenizer accepts.
     return strings[0].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -164,14 +166,14 @@ def _dataset_documents(source: str) -> Iterator[Iterator[str]]:
         from datasets import load_dataset
     except ImportError as error:
         raise MissingPackageError(
-            f"{source} is no file here, and reading it as a Hugging Face dataset needs "
+            f"{source} is not a local file, and reading it as a Hugging Face dataset needs "
             "the package 'datasets'",
             hint="pip install datasets",
         ) from error
     name, config, part = (*source.split(":"), "", "")[:3]
     _check_hub(name)
     try:
-        # Streamed, so that no more is fetched than is read. Versions before 4 would ask on stdin
+        # Streaming downloads only what is read. Versions before 4 would ask on stdin
         # whether to run a dataset's script; later ones refuse scripts with a RuntimeError.
         rows = load_dataset(
             name,
@@ -191,7 +193,7 @@ def _dataset_documents(source: str) -> Iterator[Iterator[str]]:
 
 
 def _check_hub(name: str) -> None:
-    """See that the hub answers at all: `datasets` itself tries for minutes without a network."""
+    """Check that the hub answers: without a network, `datasets` itself retries for minutes."""
     from huggingface_hub import constants
 
     try:
@@ -199,7 +201,7 @@ def _check_hub(name: str) -> None:
     except HTTPError:
         pass  # it answered
     except OSError as error:
-        # A certificate it does not know is Python's affair; the hub's own client may know it.
+        # An unknown certificate is a problem of Python only; the hub's own client may accept it.
         if not isinstance(getattr(error, "reason", None), ssl.SSLError):
             raise CorpusError(
                 f"no file named {name}, and no network to look for a Hugging Face dataset",

@@ -1,4 +1,4 @@
-"""How good lenses are, on text they were not fitted on."""
+"""Evaluate lenses on text that they were not fitted on."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from saccade.interp.lenses.scoring import MEASURES, Predicted, Tally, predict, t
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-# Logits of one layer's lenses held at once, for a block of the vocabulary. It stays in the
-# processor's cache, and memory that small is used again instead of being asked for anew.
+# Logits of one layer's lenses in memory at once, for a block of the vocabulary. They fit in the
+# CPU cache, and the allocator reuses memory of this size.
 CHUNK_BYTES = 32 * 2**20
-# What is held of the positions that are scored together: the more, the fewer products of lenses
-# with the unembedding, which are the same for all of them.
+# Positions scored together, and memory for their activations: more positions need fewer products
+# of lenses with the unembedding, which all positions share.
 POSITIONS_AT_ONCE = 1024
 HELD_BYTES = 512 * 2**20
-# More directions than a head can have, so that rounding does not cost one of them.
+# Directions beyond the rank of a head, so that rounding does not lose one.
 SPARE_DIRECTIONS = 8
-# What of the states may be left out, relative to all of them: rounding, and no more.
+# Largest relative error of the basis: rounding only.
 BASIS_ERROR = 1e-5
-# A window costs the model's pass over it; reading 270 lenses at 16 of its positions costs several
-# times as much, so with fewer the time would go into the pass.
+# Each window costs one forward pass of the model. Applying 270 lenses at 16 of its positions costs
+# several times as much; with fewer positions the forward pass would dominate.
 POSITIONS_A_WINDOW = 16
 
 
@@ -53,22 +53,22 @@ def evaluate_lenses(
 ) -> Evaluation:
     """Score every lens on held-out text: KL to the model, gain, agreement, bits per byte.
 
-    Each position costs one unembedding a lens (270 for the default model, some fifty times the
-    model's own pass), so a large text is sampled: ``max_positions`` evenly spaced positions of
+    Each position costs one unembedding per lens (270 for the default model, about fifty times the
+    model's forward pass), so a large text is sampled: ``max_positions`` evenly spaced positions of
     evenly spaced windows. Only positions of ordinary tokens (`Encoding.is_text`) whose next token
     is in the same window count.
 
-    All tokens count, one block of the vocabulary after the other for all lenses: neither positions
-    x heads x vocabulary nor positions x vocabulary is ever in memory. No sampling: with 32,768 of
-    the 262,144 tokens of Gemma 3, drawn as for `HeldOut`, the KL of a fitted lens is off by up to
-    0.004 nats, that of the logit lens of layer 3 by 2, for it puts its mass on any tokens; and the
-    ten first tokens have to be searched among all.
+    The whole vocabulary is scored, in blocks, for all lenses: neither positions x heads x
+    vocabulary nor positions x vocabulary is ever in memory. Tokens are not sampled: with 32,768 of
+    the 262,144 tokens of Gemma 3, drawn as for `HeldOut`, the error of the KL is up to 0.004 nats
+    for a fitted lens and 2 nats for the logit lens of layer 3, whose probability mass may be on any
+    tokens; and the top ten tokens have to be searched among all.
 
     Args:
         corpus: text that the lenses were not fitted on.
-        baselines: other lenses to score beside; parameterless kinds by name. By default "logit",
+        baselines: other lenses to compare with; parameterless kinds by name. Default: "logit",
             and "logit-head" for models whose heads have a direct path to the tokens.
-        best: the best lenses known for the same sites, to take the share of their gain.
+        best: the best known lenses for the same sites, to report the share of their gain.
         progress: called after each step.
     """
     model = lenses.model
@@ -105,9 +105,9 @@ def evaluate_lenses(
 def choose_positions(
     model: LanguageModel, windows: Int[Tensor, "window pos"], max_positions: int
 ) -> tuple[Int[Tensor, "chosen pos"], Bool[Tensor, "chosen pos"]]:
-    """Windows, and which of their positions to score: at most so many, evenly spaced.
+    """Windows, and a mask of the positions to score: at most ``max_positions``, evenly spaced.
 
-    Only ordinary tokens count whose next token is in the window.
+    Only ordinary tokens whose next token is in the window count.
     """
     usable = model.is_text(windows)
     usable[:, -1:] = False  # the next token is not in the window
@@ -126,7 +126,7 @@ def choose_positions(
     among = usable[rows].flatten().nonzero()[:, 0]
     picked = torch.zeros_like(usable[rows])
     picked.view(-1)[among[_spaced(len(among), min(len(among), max_positions))]] = True
-    # A row may be left without a position; it would be run for nothing.
+    # Drop rows without a position; their forward pass would be wasted.
     kept = picked.any(1)
     return windows[rows][kept], picked[kept]
 
@@ -137,20 +137,20 @@ def _spaced(n: int, count: int) -> Int[Tensor, " count"]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """The lenses of one layer at some positions, to be asked for one block of tokens at a time."""
+    """The lenses of one layer at some positions; gives logits for one block of tokens at a time."""
 
     of: int
-    """Which of the sets of lenses."""
+    """Index of the set of lenses."""
     sites: slice
-    """Their place among the sites of that set."""
+    """Their slice of the sites of that set."""
     said: Callable[[Int[Tensor, " token"]], Float[Tensor, "n head token"]]
     tally: Tally
     n_bytes: int
-    """What is held for them besides the capture."""
+    """Memory that they need in addition to the capture."""
 
 
 def _groups(every: list[Lenses], chunk: Captured, predicted: Predicted) -> Iterator[list[_Reader]]:
-    """The lenses of all layers, in groups that together hold no more than they may."""
+    """The lenses of all layers, in groups of at most `HELD_BYTES`."""
     group: list[_Reader] = []
     for of, lenses in enumerate(every):
         start = 0
@@ -169,10 +169,10 @@ def _groups(every: list[Lenses], chunk: Captured, predicted: Predicted) -> Itera
 def _saying(
     lens: Lens, activation: Float[Tensor, "n head d_held"], d_head: int
 ) -> tuple[Callable[[Int[Tensor, " token"]], Tensor], int]:
-    """How to ask a lens for tokens, and how many bytes that holds.
+    """A function from tokens to the logits of a lens, and the bytes that it keeps in memory.
 
-    What a head adds to the final state has d_head dimensions of d_model: a linear lens is asked
-    for a basis of them, which all positions share.
+    What a head adds to the final state lies in d_head of d_model dimensions: a linear lens is
+    applied to a basis of them, which all positions share.
     """
     if lens.site != "direct":
         return lambda tokens: lens(activation, tokens=tokens), 0  # a view of the capture
@@ -192,7 +192,7 @@ def _saying(
 def _basis(
     activation: Float[Tensor, "n head d_held"], rank: int
 ) -> Float[Tensor, "head direction d_held"] | None:
-    """Orthonormal directions that hold all of ``held``; None if they would not save any work.
+    """Orthonormal directions that span the activations; None if they would not save work.
 
     By a random range finder: Halko, Martinsson and Tropp, 2011, "Finding structure with
     randomness", https://arxiv.org/abs/0909.4061, algorithm 4.1.
@@ -217,7 +217,7 @@ def _widest(every: list[Lenses]) -> int:
 
 
 def _positions_at_once(every: list[Lenses], n: int) -> int:
-    """How many positions are scored together: all chunks have this many, but for the last."""
+    """Number of positions that are scored together: the size of all chunks but the last."""
     model = every[0].model
     sizes = [model.layer(layer).n_heads * model.layer(layer).d_head for layer in _layers(every)]
     most = HELD_BYTES // (4 * sum(size + model.d_model for size in sizes))
@@ -228,7 +228,7 @@ def _positions_at_once(every: list[Lenses], n: int) -> int:
 def _chunks(
     every: list[Lenses], windows: Tensor, picked: Tensor, size: int, told: Progress
 ) -> Iterator[tuple[Tensor, Captured]]:
-    """The next tokens of ``size`` picked positions at a time, with what the model held there."""
+    """The next tokens of ``size`` picked positions at a time, with the activations there."""
     model, layers = every[0].model, _layers(every)
     residual = any(needs_residual(lens.site) for e in every for lens in e.by_layer.values())
     rows = max(1, BATCH_TOKENS // windows.shape[1])
@@ -265,7 +265,7 @@ def _joined(parts: list[Captured]) -> Captured:
 
 
 def _tell_nobody(stage: str, done: int, total: int) -> None:
-    """The progress of who asked for none."""
+    """The default progress callback: does nothing."""
 
 
 def _at(captured: Captured, index: Int[Tensor, " n"]) -> Captured:
@@ -289,12 +289,12 @@ def _check(lenses: Lenses, others: list[Lenses], best: Lenses | None) -> None:
         if other.model is not lenses.model:
             raise LensError(
                 f"the {other.provenance.kind} lenses to compare with are bound to another model",
-                hint="load them for the same opened model",
+                hint="load them for the same model object",
             )
     if best is not None and best.sites != lenses.sites:
         raise LensError(
-            f"the best lenses are for {len(best.sites)} sites, these for {len(lenses.sites)}: no "
-            "share can be taken",
+            f"the best lenses have {len(best.sites)} sites, these have {len(lenses.sites)}: their "
+            "gains cannot be compared",
             hint="give best lenses for the same layers and heads",
         )
 
@@ -308,7 +308,7 @@ def _evaluation(
     n_positions: int,
 ) -> Evaluation:
     baseline_kl, baseline_surprise, model_surprise = own.tolist()
-    # Nats a token to bits a byte, by the tokens and bytes of the whole text.
+    # Nats per token to bits per byte, by the tokens and bytes of the whole text.
     to_bits = corpus.n_tokens / max(corpus.n_bytes, 1) / math.log(2)
     best_gain = baseline_kl - tables[1 + len(others)][0] if len(tables) > 1 + len(others) else None
 

@@ -1,4 +1,4 @@
-"""The figures of an evaluation: by lens, averaged, as JSON and as tables."""
+"""The metrics of an evaluation: per lens, averaged, as JSON, as tables and as heat maps."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ QUALITY = ("kl", "gain", "top1", "top10")
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How good one set of lenses is; every tensor has one figure a site."""
+    """The metrics of one set of lenses; every tensor has one value per site."""
 
     kind: str
     method: str
     sites: tuple[tuple[int, int], ...]
     """(layer, head) of every lens; a lens of the residual stream is head 0 of its layer."""
     kl: Float[Tensor, " site"]
-    """KL(model || lens), in nats a token."""
+    """KL(model || lens), in nats per token."""
     gain: Float[Tensor, " site"]
-    """KL of the baseline lens less that of the lens."""
+    """KL of the baseline lens minus KL of the lens."""
     top1: Float[Tensor, " site"]
-    """Share of positions where the lens's top token is the model's."""
+    """Share of positions where the top token of the lens is the model's top token."""
     top10: Float[Tensor, " site"]
-    """Share of positions where the model's top token is among the lens's ten."""
+    """Share of positions where the model's top token is among the top ten of the lens."""
     bits_per_byte: Float[Tensor, " site"]
-    """Surprise of the lens at the tokens that really follow."""
+    """Cross-entropy of the lens on the actual next tokens."""
     share: Float[Tensor, " site"] | None = None
-    """Gain as a share of the best lens's; not a number where that has none."""
+    """Gain as a share of the gain of the best lens; NaN where that is not positive."""
     total_share: float | None = None
-    """All gains together as a share of the best lenses' together."""
+    """Sum of all gains as a share of the sum for the best lenses."""
 
     def by_measure(self) -> dict[str, Float[Tensor, " site"]]:
-        """Every measure that was taken, by its name."""
+        """Every available metric, by name."""
         found = {name: getattr(self, name) for name in (*MEASURES, "share")}
         return {name: values for name, values in found.items() if values is not None}
 
@@ -59,13 +59,13 @@ class Scores:
     def means(self) -> dict[str, float]:
         """The mean over the sites; for ``share`` the ratio of the summed gains.
 
-        A mean of ratios would be ruled by the few heads that nobody gains anything at.
+        A few heads with almost no gain for any lens would dominate a mean of ratios.
         """
         means = {name: float(getattr(self, name).mean()) for name in MEASURES}
         return means if self.total_share is None else {**means, "share": self.total_share}
 
     def by_layer(self, measure: str) -> dict[int, Float[Tensor, " head"]]:
-        """One measure as a row of heads for each layer."""
+        """One metric as a row of heads for each layer."""
         values = self.by_measure()[measure]
         layers = torch.tensor([layer for layer, _ in self.sites])
         return {int(layer): values[layers == layer] for layer in layers.unique()}
@@ -83,26 +83,26 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The scores of lenses on a held-out text, beside those of others on the same positions."""
+    """The scores of lenses on a held-out text, and of baselines on the same positions."""
 
     model: str
     corpus: str
     corpus_fingerprint: str
     is_fitted_on: bool
-    """True where this very text is what the lenses were fitted on: nothing is held out then."""
+    """True if the lenses were fitted on this same text: then nothing is held out."""
     n_tokens: int
     n_positions: int
-    """How many positions were scored; a large text is sampled evenly."""
+    """Number of scored positions; a large text is sampled evenly."""
     baseline_kl: float
-    """KL(model || baseline lens): what a lens that hears nothing has."""
+    """KL(model || baseline lens): the KL of a lens that ignores the activation."""
     baseline_bits_per_byte: float
     model_bits_per_byte: float
-    """The model's own, on the same positions."""
+    """Bits per byte of the model itself, on the same positions."""
     lenses: Scores
     baselines: tuple[Scores, ...] = ()
 
     def quality(self) -> dict[str, dict[str, list[float | None]]]:
-        """The figures in the form that `Lenses.quality` and the manifest have."""
+        """The metrics in the format of `Lenses.quality` and the manifest."""
         return {
             name: {str(at): _plain(row) for at, row in self.lenses.by_layer(name).items()}
             for name in QUALITY
@@ -125,11 +125,11 @@ class Evaluation:
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """`to_dict` as a JSON string."""
         return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_table(self) -> Table:
-        """The means: one row for the lenses, each baseline, the baseline lens and the model."""
+        """The means: a row for the lenses, each baseline, the baseline lens and the model."""
         names = list(self.lenses.means)
         table = Table(
             title="The mean of all lenses of a kind",
@@ -177,7 +177,7 @@ class Evaluation:
         return table
 
 
-# KL and gain are in nats a token.
+# KL and gain are in nats per token.
 HEADINGS = {"kl": "KL", "bits_per_byte": "bits/byte", "share": "of best"}
 
 
@@ -201,19 +201,19 @@ def _plain(values: Float[Tensor, " n"]) -> list[Any]:
 
 
 def _finite(value: float) -> float | None:
-    # JSON knows no infinity; six digits are more than the sampling of positions leaves certain.
+    # JSON has no infinity; the error of sampling positions is larger than six digits.
     return round(value, 6) if math.isfinite(value) else None
 
 
-# A picture of one measure for every head: layers x heads.
+# Heat map of one metric for every head: layers x heads.
 
 CELL, MARGIN = 0.22, 2.2  # inches
-# Both can be told apart with any colour vision, and in grey.
+# Both are readable with any colour vision, and in grey.
 ONE_WAY, TWO_WAY = "viridis", "PuOr"
 
 
 class Axes(NamedTuple):
-    """What the axes of a map are called."""
+    """The axis labels of a heat map."""
 
     across: str = "head"
     up: str = "layer"
@@ -231,16 +231,16 @@ def save_heat_map(
     axes: Axes = HEADS,
     most: float | None = None,
 ) -> None:
-    """Write a PNG of one figure for each head, a row for each layer, the first layer lowest.
+    """Write a heat map of one value per head as PNG: a row per layer, the first at the bottom.
 
-    Figures well on both sides of zero get colours that meet there. Layers may differ in their
-    number of heads.
+    Values clearly on both sides of zero get a diverging colour map centred at zero. Layers may
+    differ in their number of heads.
 
     Args:
-        rows: layer -> one figure a head, as `Scores.by_layer` gives them.
-        label: what the colours mean, with its unit.
-        axes: where the rows are something else than heads.
-        most: where the colours end; figures beyond it, however large, have the last one.
+        rows: layer -> one value per head, as returned by `Scores.by_layer`.
+        label: label of the colour bar, with its unit.
+        axes: axis labels, where the rows are not heads.
+        most: upper end of the colour scale; larger values get the last colour.
     """
     _save(draw_heat_map(rows, title=title, label=label, axes=axes, most=most), path)
 
@@ -248,10 +248,10 @@ def save_heat_map(
 def save_heat_maps(
     path: str | Path, measures: Mapping[Any, Mapping[int, Float[Tensor, " head"]]], *, title: str
 ) -> None:
-    """Write a PNG of several measures side by side, each with colours of its own.
+    """Write heat maps of several metrics side by side as PNG, each with its own colour scale.
 
     Args:
-        measures: what each is called -> layer -> one figure a head.
+        measures: name of the metric -> layer -> one value per head.
     """
     shapes = [_grid(rows).shape for rows in measures.values()]
     width = sum(max(3.0, n_heads * CELL + MARGIN) for _, n_heads in shapes)
@@ -271,7 +271,7 @@ def draw_heat_map(
     axes: Axes = HEADS,
     most: float | None = None,
 ) -> Figure:
-    """The same as a matplotlib figure, for notebooks."""
+    """The heat map as a matplotlib figure, for notebooks."""
     n_layers, n_heads = _grid(rows).shape
     figure = _new_figure(max(5.0, n_heads * CELL + MARGIN), n_layers)
     _draw(figure, figure.add_subplot(), rows, title=title, label=label, axes=axes, most=most)
@@ -287,14 +287,14 @@ def _new_figure(width: float, n_layers: int) -> Figure:
             "drawing a heat map needs the package 'matplotlib'", hint="pip install 'saccade[plot]'"
         ) from error
     figure = Figure(figsize=(width, max(3.0, n_layers * CELL + MARGIN)), layout="constrained")
-    # A canvas of its own instead of pyplot's: no window is opened and nothing stays behind.
+    # A separate canvas instead of pyplot's: it opens no window and leaves no global state.
     FigureCanvasAgg(figure)
     return figure
 
 
 def _save(figure: Figure, path: str | Path) -> None:
     with atomic_file(path) as temporary:
-        # Whatever the name ends in, it is a PNG.
+        # Always a PNG, for any file extension.
         figure.savefig(temporary, format="png", dpi=150)
 
 
@@ -342,7 +342,7 @@ def _grid(rows: Mapping[int, Tensor]) -> np.ndarray:
 def _range(grid: np.ndarray) -> tuple[float, float, str]:
     known = grid[np.isfinite(grid)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    # Some heads hardly below zero are no reason to spend half of the colours on them.
+    # A few heads just below zero do not justify half of the colour scale.
     if -low > high / 20 > 0:
         most = max(-low, high)
         return -most, most, TWO_WAY
@@ -350,6 +350,6 @@ def _range(grid: np.ndarray) -> tuple[float, float, str]:
 
 
 def _ticks(n: int) -> list[int]:
-    """Whole numbers from 0, few enough to be read."""
+    """Integers from 0, at most 16 for up to 1,600 values."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, n) if n <= 16 * step)
     return list(range(0, n, step))

@@ -1,4 +1,4 @@
-"""Fit the lenses of a model: read the text, let the kind of lens fit itself, check, save."""
+"""Fit the lenses of a model: read the text, run the method of the lens kind, check, save."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
 
-# What cannot be fitted is refused before any text is read, all problems in one message.
+# Invalid settings are refused before any text is read, all problems in one message.
 
 
 def checked(model: LanguageModel, config: FitConfig, *, is_own_text: bool = False) -> FitConfig:
-    """The settings with what follows from them filled in.
+    """The settings, with derived values filled in.
 
     Args:
-        is_own_text: the model writes the text, in windows of its own.
+        is_own_text: the text is sampled from the model, in windows of a fixed size.
 
     Raises:
         UsageError: the settings contradict each other or the model.
@@ -70,7 +70,7 @@ def checked(model: LanguageModel, config: FitConfig, *, is_own_text: bool = Fals
     ]
     if problems:
         raise UsageError(
-            "; ".join(problems), hint="see `saccade lens fit --help` for what goes together"
+            "; ".join(problems), hint="see `saccade lens fit --help` for valid combinations"
         )
     return config
 
@@ -82,7 +82,7 @@ def _unknown_names(config: FitConfig) -> list[str]:
         if get_origin(kind) is Literal and value not in get_args(kind):
             guess = suggest(str(value), get_args(kind))
             meant = f" ({guess})" if guess else ""
-            found.append(f"{name}: {value!r} is none of {', '.join(get_args(kind))}{meant}")
+            found.append(f"{name}: {value!r} is not one of {', '.join(get_args(kind))}{meant}")
     return found
 
 
@@ -96,7 +96,7 @@ def _bad_numbers(config: FitConfig, *, least_tokens: int) -> list[str]:
             ("steps", config.steps, 0),
             ("learning_rate", config.learning_rate, 0),
         )
-        if not value >= least  # which a learning rate that is no number is not either
+        if not value >= least  # `not >=` also refuses a NaN learning rate
     ]
 
 
@@ -104,9 +104,9 @@ def _contradictions(config: FitConfig) -> list[str]:
     methods = lens_kind(config.kind).methods()
     if not methods:
         kinds = ", ".join(fitted_kinds())
-        return [f"kind: a {config.kind} lens has nothing to fit; these have: {kinds}"]
+        return [f"kind: a {config.kind} lens has nothing to fit; kinds that can be fitted: {kinds}"]
     if config.method not in get_args(get_type_hints(FitConfig)["method"]):
-        return []  # the names have been told
+        return []  # `_unknown_names` reports it
     if config.method not in methods:
         others = " or ".join(methods)
         return [f"method: a {config.kind} lens cannot be fitted by {config.method}; use {others}"]
@@ -115,16 +115,16 @@ def _contradictions(config: FitConfig) -> list[str]:
         free = [name for name, each in methods.items() if each.takes_objective]
         way_out = f"use {' or '.join(free)}" if free else "leave it out"
         found.append(
-            f"objective: {config.method} has one of its own, not {config.objective}; {way_out}"
+            f"objective: {config.method} has a fixed objective, not {config.objective}; {way_out}"
         )
     if config.layers and method.keeps_sums:
-        found.append(f"layers: {config.method} gives all layers at once; leave them out")
+        found.append(f"layers: {config.method} fits all layers at once; leave the option out")
     return found
 
 
 SELF = "self"
 SELF_ROWS = 96
-# Held-out positions for the first figure of a lens; they come in a random order.
+# Held-out positions for the first score of a lens; they are in random order.
 QUICK_POSITIONS = 128
 
 
@@ -139,14 +139,14 @@ def fit_lenses(
     """Fit a lens for every head of a model.
 
     Attention Lens (https://arxiv.org/abs/2310.16270), section 2. Where the paper takes gradient
-    steps for 1,200 GPU-hours a layer, the default solves all layers and heads from one forward pass
-    (`saccade.interp.lenses.closed_form`). A fit that was killed goes on where it was when it is
-    started again with the same settings. Started by ``torchrun``, the processes share the text.
+    steps for 1,200 GPU-hours per layer, the default solves all layers and heads from one forward
+    pass (`saccade.interp.lenses.closed_form`). A killed fit resumes when it is started again with
+    the same settings. Under ``torchrun``, the processes share the text.
 
     Args:
-        corpus: files, folders or a dataset (`read_corpus`), or "self": text the model writes.
-        save_to: a folder to write the lenses to. A fit that cannot be saved is not lost: started
-            again, it goes on from its end.
+        corpus: files, folders or a dataset (`read_corpus`), or "self": text sampled from the model.
+        save_to: a folder to write the lenses to. If saving fails, the fit is not lost: started
+            again, it resumes at its end.
 
     Example:
         >>> lenses = fit_lenses(model, "books/", FitConfig(method="polish"))  # doctest: +SKIP
@@ -170,8 +170,8 @@ def open_batches(
     text = read_corpus(corpus, model, window=config.window, max_tokens=config.tokens)
     if len(text.windows) < 2:
         raise UsageError(
-            f"{text.source} holds one window of {config.window} tokens, and two are needed: "
-            "one to fit on, one to choose the ridge with",
+            f"{text.source} has one window of {config.window} tokens, and two are needed: "
+            "one for fitting, one held out to choose the ridge",
             hint=f"give more text, or a window of at most {config.window // 2} tokens",
         )
     return CorpusBatches(model, text, config.rows)
@@ -186,7 +186,7 @@ def fit_on(
     progress: Progress | None = None,
     save_to: str | Path | None = None,
 ) -> Lenses:
-    """Fit lenses on batches of text, sharing the work with the other processes."""
+    """Fit lenses on batches of text; the processes share the work."""
     settings = {
         **asdict(config),
         "model": model.fingerprint,
@@ -215,7 +215,7 @@ def _fitted(
         gathered = gather(
             model, batches, processes=processes, checkpoint=checkpoint, progress=progress
         )
-    gathered.held_out()  # refuses a text that leaves nothing to choose with
+    gathered.held_out()  # refuses a text without held-out positions
     fit = Fit(
         model=model,
         config=config,
@@ -230,13 +230,13 @@ def _fitted(
     by_layer = method.run(fit)
     _refuse_strange(by_layer, config.kind, fit.layers)
     lenses = _bound(model, by_layer, gathered, _made(model, batches, config))
-    # Without the sums nothing is stored; the sample is for the first scores only.
+    # Without the sums nothing is stored; the sample only serves the first scores.
     sample = gathered.held_out().tensors()
     return score_quickly(lenses if method.keeps_sums else replace(lenses, stored=sample))
 
 
 def from_statistics(model: LanguageModel, gathered: Gathered, provenance: Provenance) -> Lenses:
-    """The closed form of a kind, from sums and held-out positions."""
+    """The closed-form lenses of a kind, from sums and held-out positions."""
     method = lens_kind(provenance.kind).methods()[provenance.method]
     assert method.solve is not None, f"{provenance.method} needs more than sums"
     by_layer = method.solve(model, gathered, provenance.seed)
@@ -263,19 +263,19 @@ def _bound(
 
 
 def _refuse_strange(by_layer: Mapping[int, Lens], name: str, layers: Sequence[int]) -> None:
-    """What a kind of the user's own gives may be anything; it has to be found again when loaded."""
+    """A user-defined kind can return anything; loading needs a lens of that kind for each layer."""
     kind = lens_kind(name)
     given = {layer: type(lens).__name__ for layer, lens in by_layer.items()}
     if set(given) != set(layers) or not all(isinstance(each, kind) for each in by_layer.values()):
         raise LensError(
-            f"the fit of {name} lenses has to give a {kind.__name__} for each of the layers "
+            f"the fit of {name} lenses must return a {kind.__name__} for each of the layers "
             f"{list(layers)}, got {given}",
             hint="return a dict from layer to lens from the method; see docs/guide/own-lens.md",
         )
 
 
 def _text(gathered: Gathered, batches: Batches) -> Corpus:
-    """The rows that were fitted on, to be read again."""
+    """The rows used for fitting, to be read again."""
     windows = _windows(gathered)[~batches.held_out_rows()]
     return Corpus(batches.source, batches.fingerprint, windows, n_bytes=0)
 
@@ -285,10 +285,10 @@ def _windows(gathered: Gathered) -> Int[Tensor, "window pos"]:
 
 
 def score_quickly(lenses: Lenses) -> Lenses:
-    """Put a first figure beside every lens, from its held-out positions.
+    """Add a first score to every lens, from its held-out positions.
 
-    A few hundred positions and a part of the vocabulary: good for telling a lens that hears
-    something from one that does not. `evaluate_lenses` measures on all tokens and text of your own.
+    It uses a few hundred positions and a part of the vocabulary: enough to tell an informative lens
+    from one at the baseline. `evaluate_lenses` scores all tokens, on any text.
     """
     sample = lenses.held_out
     if sample is None or any(needs_residual(lens.site) for lens in lenses.by_layer.values()):
@@ -304,7 +304,7 @@ def score_quickly(lenses: Lenses) -> Lenses:
 
 def _made(model: LanguageModel, batches: Batches, config: FitConfig) -> Provenance:
     told = ("kind", "method", "objective", "seed")
-    # A list, as JSON has no tuples: what is loaded has to equal what was saved.
+    # A list, because JSON has no tuples: loaded settings must equal saved ones.
     own = {**asdict(config), "layers": list(config.layers)}
     own = {name: value for name, value in own.items() if name not in told}
     return Provenance(
@@ -328,7 +328,7 @@ def _made(model: LanguageModel, batches: Batches, config: FitConfig) -> Provenan
     )
 
 
-# One set of lenses from several that were fitted apart, on different text.
+# One set of lenses from several that were fitted separately, on different text.
 
 _BETWEEN = " + "  # the names of merged texts, and their fingerprints
 
@@ -336,11 +336,11 @@ _BETWEEN = " + "  # the names of merged texts, and their fingerprints
 def merge_lenses(parts: Sequence[Lenses]) -> Lenses:
     """The lenses that one fit over the texts of all parts gives.
 
-    The sums add up, and the positions to choose on are sampled from the same held-out windows as in
+    The sums add up, and the held-out positions are sampled from the same held-out windows as in
     one fit (`saccade.interp.lenses.batches.priorities`).
 
     Raises:
-        LensError: the parts are of several models or kinds, hold no sums, or share a text.
+        LensError: the parts have different models or kinds, contain no sums, or share a text.
     """
     if len(parts) < 2:
         raise UsageError(
@@ -385,14 +385,14 @@ def _check(part: Lenses, first: Lenses) -> None:
     can_merge = method is not None and method.solve is not None
     if part.statistics is None or part.held_out is None or not can_merge:
         raise LensError(
-            f"lenses made by {part.provenance.method} on {part.provenance.corpus} "
-            "hold no sums to merge",
+            f"lenses fitted by {part.provenance.method} on {part.provenance.corpus} "
+            "contain no sums to merge",
             hint="merge lenses that were fitted with `--method closed-form`",
         )
 
 
 def _refuse_one_text_twice(parts: Sequence[Lenses]) -> None:
-    """A text that is counted twice would weigh twice, and be held out and fitted on at once."""
+    """A duplicate text would have twice the weight, and be both held out and fitted on."""
     seen: dict[str, str] = {}
     for part in parts:
         names = part.provenance.corpus.split(_BETWEEN)
@@ -400,7 +400,7 @@ def _refuse_one_text_twice(parts: Sequence[Lenses]) -> None:
             name = names[number] if number < len(names) else part.provenance.corpus
             if text in seen:
                 raise LensError(
-                    f"cannot merge lenses of one text with itself: {seen[text]} and {name} hold "
+                    f"cannot merge lenses of one text with itself: {seen[text]} and {name} have "
                     f"the same tokens ({text})",
                     hint="name each shard once",
                 )

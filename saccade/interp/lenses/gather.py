@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 # Where an interrupted fit resumes: named tensors in the user's cache, checked by hash when read.
 #
-# A fit is found again by all that determines it, so that the same command resumes it. Of several
-# such fits at once one keeps checkpoints, and the others work without: a lock that lasts as long
-# as its process tells them apart. What nobody has resumed for two weeks is removed.
+# The key of a fit is a hash of everything that determines it, so that the same command resumes it.
+# If several such fits run at once, one keeps checkpoints and the others run without: a lock that
+# lasts as long as its process decides. Checkpoints not written for two weeks are removed.
 
-# Often enough that little is lost, and so seldom that writing (about 250 MB for the default model)
-# takes no more than a hundredth of the time, whatever the disk.
+# Often enough that little is lost, and rarely enough that writing (about 250 MB for the default
+# model) takes at most a hundredth of the time on any disk.
 EVERY_SECONDS = 30.0
 PAUSE_OVER_WRITING = 100
 KEPT_SECONDS = 14 * 24 * 3600
 STATE = "state.safetensors"
-LAYOUT = 2  # of what is stored; other layouts are not found, and removed in time
+LAYOUT = 2  # format version; checkpoints with another version are ignored and later removed
 _LOCK = "lock"
 _ATTEMPTS = 100
 _ALONE = Processes()
@@ -56,38 +56,38 @@ class FitInterrupted(KeyboardInterrupt):
 
 @dataclass
 class Checkpoint:
-    """What one process has done of one stage of a fit."""
+    """The progress of one process in one stage of a fit."""
 
     folder: Path
     name: str
     is_stopping: Callable[[], bool] = lambda: False
-    """Whether somebody has asked for an end: the stage then saves and stops."""
+    """Whether an interrupt was requested: the stage then saves and stops."""
     is_kept: bool = True
     """False: another process keeps the checkpoint of the same fit; nothing is read or written."""
     _written: float = field(default_factory=time.monotonic)
     _writing: float = 0.0
 
     def load(self) -> dict[str, Tensor] | None:
-        """What was saved last, if it is still what was saved."""
+        """The last saved state, if it is intact."""
         if not self.is_kept:
             return None
         try:
             return read_folder(self.folder / self.name, needs=[STATE]).tensors[STATE]
         except StoreError:
-            # None yet, or a damaged one, which costs time but not correctness: begin again.
+            # Missing or damaged: start again, which costs time but not correctness.
             return None
 
     def save_sometimes(
         self, tensors: Callable[[], Mapping[str, Tensor]], *, together: Processes = _ALONE
     ) -> None:
-        """Save, unless that was done a moment ago; when asked to stop, save and stop.
+        """Save, unless the last save is recent; on an interrupt, save and stop.
 
         Args:
-            together: processes that are at the same step and hold the same: the first one saves,
-                and all of them stop at the same step.
+            together: processes at the same step with the same state: the first one saves, and all
+                of them stop at the same step.
 
         Raises:
-            KeyboardInterrupt: somebody has asked for an end, and the checkpoint is saved.
+            KeyboardInterrupt: an interrupt was requested, and the checkpoint is saved.
         """
         is_stopping = torch.tensor(int(self.is_stopping()))
         together.largest(is_stopping)
@@ -125,7 +125,7 @@ class UnfinishedFit:
             try:
                 yield Checkpoint(self.folder, name, is_stopping=is_asked, is_kept=self.is_kept)
             except RuntimeError as error:
-                if is_asked():  # the processes that this one waits for have stopped already
+                if is_asked():  # the processes that this one waits for have already stopped
                     raise KeyboardInterrupt from error
                 raise
         if is_asked():  # after the last step
@@ -133,7 +133,7 @@ class UnfinishedFit:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether the same fit, started again, would find anything."""
+        """Whether the same fit, started again, would find a checkpoint."""
         return self.is_kept and any(path.is_dir() for path in self.folder.glob("[!.]*"))
 
 
@@ -175,14 +175,14 @@ def _taken_up(folder: Path, stack: ExitStack) -> bool:
     """Lock the folder until the stack ends; False if another process has it."""
     for _ in range(_ATTEMPTS):
         folder.mkdir(parents=True, exist_ok=True)
-        # The fit that had it may be done, and remove it, at this moment.
+        # The fit that owned the folder may finish and remove it at this moment.
         with suppress(FileNotFoundError):
             return stack.enter_context(locked(folder / _LOCK)) is not Hold.TAKEN
     return False
 
 
 def _sweep(root: Path) -> None:
-    """Remove the checkpoints that nobody has written for two weeks, and that nobody holds."""
+    """Remove unlocked checkpoints that were not written for two weeks."""
     for folder in [path for path in root.iterdir() if path.is_dir()]:
         with suppress(OSError):
             written = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
@@ -194,7 +194,7 @@ def _sweep(root: Path) -> None:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the stage, how much of it is done, and of how much."""
+"""Called with the name of the stage, the number of units done, and their total."""
 
 HELD_OUT_POSITIONS = 1024
 # Positions added to the sums at once; bounds the memory for the model's token probabilities.
@@ -203,16 +203,16 @@ CHUNK = 2048
 
 @dataclass
 class Gathered:
-    """What a pass over a text leaves."""
+    """The result of one pass over a text."""
 
     statistics: Statistics
     sample: Sample | None = None
     """The held-out positions: a uniform sample of at most `HELD_OUT_POSITIONS`."""
     ids: dict[int, Tensor] = field(default_factory=dict)
-    """By batch: the text itself, for those who need to read it again."""
+    """The text itself by batch, for methods that read it again."""
 
     def keep(self, sample: Sample) -> None:
-        """Add held-out positions; of too many, those with the smallest priorities stay."""
+        """Add held-out positions; above the limit, those with the smallest priorities stay."""
         both = sample if self.sample is None else Sample.join([self.sample, sample])
         self.sample = both.smallest(HELD_OUT_POSITIONS)
 
@@ -220,23 +220,23 @@ class Gathered:
         """The held-out positions of a text that has been read."""
         if self.sample is None:
             raise CorpusError(
-                "the held-out windows of this text hold special tokens only",
+                "the held-out windows of this text contain only special tokens",
                 hint="give more text, or a longer window",
             )
         return self.sample
 
     def tensors(self, done: int) -> dict[str, Tensor]:
-        """All of it, to be stored."""
+        """All state as named tensors, for storage."""
         named = {f"sums.{name}": total for name, total in self.statistics.sums.items()}
         named |= {f"ids.{index}": ids for index, ids in self.ids.items()}
         named |= self.sample.tensors() if self.sample is not None else {}
         return {**named, "done": torch.tensor(done)}
 
     def restore(self, named: dict[str, Tensor]) -> int:
-        """Take up what was stored; returns how many batches it covers."""
+        """Load stored state; returns the number of batches that it covers."""
         sums = {k.removeprefix("sums."): v for k, v in named.items() if k.startswith("sums.")}
         stored = Statistics.from_tensors(sums, self.statistics.layers)
-        # Copied: what lies in the mapped file may lie where products are summed in another order.
+        # Copied: the alignment of the mapped file may change the order of summation in products.
         for name, total in self.statistics.sums.items():
             total.copy_(stored.sums[name])
         self.ids = {int(k.split(".")[1]): v for k, v in named.items() if k.startswith("ids.")}
@@ -253,7 +253,7 @@ def gather(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Gathered:
-    """Read every batch once. Processes share them; at the end all hold the sums of all."""
+    """Read every batch once. Processes share the batches; at the end each has the total sums."""
     gathered = Gathered(Statistics.empty(model))
     mine = range(processes.rank, len(batches), processes.world)
     saved = checkpoint.load() if checkpoint else None
@@ -276,7 +276,7 @@ def gather(
 def _add(gathered: Gathered, model: LanguageModel, batch: Batch, index: int) -> None:
     if not bool(torch.isfinite(batch.final).all()):
         raise ModelError(
-            f"{model.name} gives numbers that are not finite on batch {index} of this text",
+            f"{model.name} gives values that are not finite on batch {index} of this text",
             hint="open the model with dtype float32, or use other text",
         )
     gathered.ids[index] = batch.ids.cpu()
@@ -290,7 +290,7 @@ def _add(gathered: Gathered, model: LanguageModel, batch: Batch, index: int) -> 
     phase = row_hashes(batch.ids)
     fitted = (~batch.held_out).nonzero()[:, 0]
     for some in fitted.split(max(1, CHUNK // window)):
-        # Usually all rows are fitted on: then a slice, which copies nothing.
+        # Usually all rows are used for fitting: then nothing is copied.
         whole = len(some) == rows
         z = {k: each if whole else each[some.to(each.device)] for k, each in batch.z.items()}
         final = batch.final if whole else batch.final[some.to(batch.final.device)]
@@ -299,7 +299,7 @@ def _add(gathered: Gathered, model: LanguageModel, batch: Batch, index: int) -> 
 
 def _share(gathered: Gathered, model: LanguageModel, processes: Processes) -> None:
     gathered.statistics.add_up(processes)
-    # A process may have no held-out rows, or no text at all; what it sends must fit all the same.
+    # A process may have no held-out rows, or no text; the shapes that it sends must still match.
     nothing = Sample(
         z={at.index: torch.zeros(0, at.n_heads, at.d_head) for at in model.layers},
         final=torch.zeros(0, model.d_model),
@@ -326,17 +326,17 @@ def _share(gathered: Gathered, model: LanguageModel, processes: Processes) -> No
     }
 
 
-# What a kind of lens is given to fit itself with.
+# What the fitting method of a lens kind receives.
 
 
 @runtime_checkable
 class Sums(Protocol):
-    """Sums of a kind's own over a text: those of two parts of it add up."""
+    """Sums over a text that a lens kind defines; the sums of two parts of a text add up."""
 
     sums: dict[str, Tensor]
 
     def add(self, captured: Captured, is_text: Bool[Tensor, "batch pos"] | None = None) -> None:
-        """Add the positions of a run; False = a position to leave out (a special token)."""
+        """Add the positions of a forward pass; False = a position to skip (a special token)."""
         ...
 
 
@@ -345,7 +345,7 @@ _Sums = TypeVar("_Sums", bound=Sums)
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A fit whose text has been read once, and all that a method may use (`Lens.methods`)."""
+    """A fit after the first pass over its text: the input of a method (`Lens.methods`)."""
 
     model: LanguageModel
     config: FitConfig
@@ -354,9 +354,9 @@ class Fit:
     baseline: Float[Tensor, " d_vocab"]
     """The log of the mean predicted distribution."""
     text: Corpus
-    """The windows that are fitted on, to be read again."""
+    """The windows used for fitting, to be read again."""
     held_out: Int[Tensor, "window pos"]
-    """Windows that are not among them, to choose with."""
+    """Other windows, for model selection."""
     processes: Processes
     unfinished: UnfinishedFit
     """Where the stages of a method leave checkpoints."""
@@ -364,15 +364,15 @@ class Fit:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Those that are asked for; all of the model otherwise."""
+        """The requested layers; by default all layers of the model."""
         return self.config.layers or tuple(at.index for at in self.model.layers)
 
     @torch.no_grad()
     def add_up(self, sums: _Sums) -> _Sums:
-        """Read the text once more, with the residual stream, into sums of a kind's own.
+        """Read the text once more, with the residual stream, into sums that a lens kind defines.
 
-        Processes share the text and all hold the sums of all at the end. An interrupted pass
-        resumes where it was.
+        Processes share the text, and at the end each has the total sums. An interrupted pass
+        resumes.
         """
         mine = self.text.windows.split(self.config.rows)
         mine = mine[self.processes.rank :: self.processes.world]

@@ -1,11 +1,11 @@
 """Train any lens towards any objective by gradient steps; also the published recipe.
 
-This is the road for lenses and objectives that have no closed form: the dense lens of the paper, a
-tuned lens, one of your own. It is slow by nature: every position costs a pass through the
-vocabulary for every head, forward and back (bench/lens_fit.py says how slow).
+Use it for lenses and objectives without a closed form: the dense lens of the paper, a tuned lens, a
+custom lens. It is slow: every position needs a forward and a backward pass through the unembedding
+for every head (bench/lens_fit.py measures it).
 
-The loss on held-out windows is taken a few times on the way. The state with the least is kept, and
-a training that diverges is stopped.
+The loss on held-out windows is evaluated a few times during training. The state with the lowest
+loss is kept, and training stops if it diverges.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from saccade.interp.lenses.gather import Checkpoint
 
 
-# What a lens is trained towards.
+# Training objectives.
 #
-# An objective compares the lens's logits with a `Target` and gives one loss for each position and
-# lens. To add one, decorate a function of that form with `register_objective`; every command then
-# knows it by its name (docs/guide/own-lens.md).
+# An objective compares the lens's logits with a `Target` and returns one loss per position and
+# lens. To add one, decorate such a function with `register_objective`; every command then accepts
+# its name (docs/guide/own-lens.md).
 
 
 class Target(NamedTuple):
-    """What the model makes of the same positions."""
+    """The training target: the model's predictions and the text at the same positions."""
 
     log_probs: Float[Tensor, "n d_vocab"]
     """The model's own prediction."""
     next_ids: Int[Tensor, " n"]
-    """The token that really follows."""
+    """The actual next token."""
     input_ids: Int[Tensor, "n pos"]
-    """The text up to and including each position; what lies beyond it is masked."""
+    """The text up to and including each position; later tokens are masked."""
     input_mask: Bool[Tensor, "n pos"]
     """True = part of the text so far."""
 
@@ -58,7 +58,7 @@ _OBJECTIVES: dict[str, Objective] = {}
 
 
 def register_objective(name: str) -> Callable[[Objective], Objective]:
-    """Make an objective known by its name; used as a decorator.
+    """Decorator that registers an objective under a name.
 
     >>> @register_objective("squared")
     ... def squared(logits, target):
@@ -75,19 +75,19 @@ def register_objective(name: str) -> Callable[[Objective], Objective]:
 
 
 def objectives() -> tuple[str, ...]:
-    """The names of the objectives that are known."""
+    """The names of the registered objectives."""
     return tuple(sorted(_OBJECTIVES))
 
 
 def find_objective(name: str) -> Objective:
-    """The objective that has this name."""
+    """The objective with this name."""
     if name not in _OBJECTIVES:
         raise UsageError(
             f"no objective {name!r}: known are {', '.join(objectives())}",
             hint=suggest(
                 name,
                 _OBJECTIVES,
-                "a file with an objective of your own is named with `--plugin FILE.py`",
+                "load a file with your own objective with `--plugin FILE.py`",
             ),
         )
     return _OBJECTIVES[name]
@@ -95,7 +95,7 @@ def find_objective(name: str) -> Objective:
 
 @register_objective("kl")
 def kl(logits: Float[Tensor, "n head d_vocab"], target: Target) -> Float[Tensor, "n head"]:
-    """KL(model || lens): the lens must cover all that the model finds likely.
+    """KL(model || lens): the lens must cover every token that is likely under the model.
 
     The direction that the authors' code of Attention Lens computes, and convex in a linear lens.
     """
@@ -105,7 +105,7 @@ def kl(logits: Float[Tensor, "n head d_vocab"], target: Target) -> Float[Tensor,
 
 @register_objective("reverse-kl")
 def reverse_kl(logits: Float[Tensor, "n head d_vocab"], target: Target) -> Float[Tensor, "n head"]:
-    """KL(lens || model): the lens may only say what the model finds likely.
+    """KL(lens || model): the lens may only predict tokens that are likely under the model.
 
     Attention Lens (https://arxiv.org/abs/2310.16270), equation 1 as printed.
     """
@@ -117,7 +117,7 @@ def reverse_kl(logits: Float[Tensor, "n head d_vocab"], target: Target) -> Float
 def cross_entropy(
     logits: Float[Tensor, "n head d_vocab"], target: Target
 ) -> Float[Tensor, "n head"]:
-    """The surprise of the token that really follows, instead of the model's prediction of it."""
+    """The negative log-likelihood of the actual next token; ignores the model's prediction."""
     log_probs = logits.log_softmax(-1)
     index = target.next_ids[:, None, None].expand(-1, logits.shape[1], 1)
     return -log_probs.gather(-1, index).squeeze(-1)
@@ -127,7 +127,7 @@ def cross_entropy(
 def input_relevance(
     logits: Float[Tensor, "n head d_vocab"], target: Target
 ) -> Float[Tensor, "n head"]:
-    """The mean surprise of the tokens of the prompt: relevance to the input, not the prediction.
+    """The mean negative log-likelihood of the prompt's tokens: relevance to the input.
 
     Attention Lens, section 2, names this as the authors' hypothesis and leaves it to future work.
     Each occurrence of a token in the text so far counts once.
@@ -139,36 +139,36 @@ def input_relevance(
     return torch.where(mask, surprise, 0.0).sum(-1) / mask.sum(-1)
 
 
-# How often the held-out loss is taken, and on how many windows at most.
+# Number of evaluations of the held-out loss after the start, and maximum number of windows.
 CHOICES, CHOICE_WINDOWS = 8, 4
-# A held-out loss so many times that of the start, and one more nat, has diverged: a sound training
-# begins to gain within an eighth of its steps.
+# Training has diverged if the held-out loss exceeds this multiple of the initial loss plus one nat:
+# a healthy training run improves within an eighth of its steps.
 DIVERGED = 2.0
 SMALLER = "use a smaller --learning-rate (0.001 is usual); nothing was saved"
-# Positions x heads x vocabulary in one piece is never larger than this.
+# Maximum size of positions x heads x vocabulary in one piece.
 CHUNK_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientConfig:
-    """How lenses are trained; the defaults are the published recipe's."""
+    """Training hyperparameters; the defaults are those of the published recipe."""
 
     steps: int = 250
-    """How many optimiser steps (the paper: about 250,000)."""
+    """Number of optimiser steps (the paper: about 250,000)."""
     rows: int = 4
-    """How many windows of text a step reads."""
+    """Batch size: windows of text per step."""
     learning_rate: float = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     over: Literal["head", "layer"] = "head"
-    """One loss a head (the paper), or one for the sum of a layer's lenses (the authors' code)."""
+    """One loss per head (the paper), or one for the sum of a layer's lenses (the authors' code)."""
     positions: Literal["all", "last"] = "all"
-    """Which positions of a window count; the authors' code takes the last."""
+    """Which positions of a window count; the authors' code uses the last."""
     seed: int = 0
-    """Of the order of the text."""
+    """Seed of the order of the text."""
 
 
 class Piece(NamedTuple):
-    """Some positions of a layer, with what the model makes of them."""
+    """Activations at some positions of a layer, with their targets."""
 
     activation: Float[Tensor, "n head d_held"]
     target: Target
@@ -176,7 +176,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Best:
-    """The state of all parameters with the least held-out loss so far."""
+    """The state of all parameters with the lowest held-out loss so far."""
 
     values: list[Tensor]
     loss: float = math.inf
@@ -189,8 +189,8 @@ class Best:
             self.start = loss
         if not math.isfinite(loss) or loss > DIVERGED * abs(self.start) + 1.0:
             raise LensError(
-                f"the training diverged: after {step} steps the held-out loss is {loss:.4g}, it "
-                f"was {self.start:.4g} at the start",
+                f"the training diverged: after {step} steps the held-out loss is {loss:.4g}, "
+                f"initially {self.start:.4g}",
                 hint=SMALLER,
             )
         if loss < self.loss:
@@ -199,12 +199,12 @@ class Best:
                 value.copy_(p.detach())
 
     def restore(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Put the best state back."""
+        """Restore the best state."""
         for value, p in zip(self.values, parameters, strict=True):
             p.data.copy_(value)
 
 
-# One more than the house allows: what a training is made of.
+# More parameters than the house style allows: each is an input of training.
 def train(  # noqa: PLR0913
     model: LanguageModel,
     lenses: dict[int, Lens],
@@ -220,8 +220,8 @@ def train(  # noqa: PLR0913
     """Train lenses in place with Adam; returns the mean loss of every step.
 
     Args:
-        held_out: windows that are not in ``corpus``, to choose the best state on. Without them the
-            last state is taken, and only a loss that is not finite stops the training.
+        held_out: windows that are not in ``corpus``, to select the best state. Without them the
+            last state is kept, and only a loss that is not finite stops the training.
 
     Raises:
         LensError: the training diverged.
@@ -272,11 +272,11 @@ def _update(
     loss: float,
     step: int,
 ) -> None:
-    """Take one step by the gradients of all processes."""
+    """Take one optimiser step with the summed gradients of all processes."""
     if not math.isfinite(loss):
         raise LensError(f"the training diverged: the loss of step {step} is {loss}", hint=SMALLER)
     for p in parameters:
-        # A process without a window of its own still has to answer the others.
+        # A process without a window must still take part in the all-reduce.
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         processes.add_up([p.grad])
     optimiser.step()
@@ -292,7 +292,7 @@ def _accumulate(
     config: GradientConfig,
     processes: Processes,
 ) -> float:
-    """The mean loss of some windows, piece by piece; adds up its gradients where they are on."""
+    """The mean loss of some windows, piece by piece; accumulates gradients if enabled."""
     mine = ids[processes.rank :: processes.world]
     n = int(_counted(model, ids, config).sum())
     total = torch.zeros(1)
@@ -304,7 +304,7 @@ def _accumulate(
                 logits = lens(piece.activation)
                 if config.over == "layer":
                     logits = logits.sum(1, keepdim=True)
-                # Summed over heads: each has parameters of its own, so each gets its own gradient.
+                # Summed over heads: heads share no parameters, so each gets its own gradient.
                 loss = objective(logits, piece.target).sum(0) / n  # [head]
                 if torch.is_grad_enabled():
                     loss.sum().backward()
@@ -337,7 +337,7 @@ def _pieces(
 
 
 def _counted(model: LanguageModel, ids: Tensor, config: GradientConfig) -> Bool[Tensor, "row pos"]:
-    """True = a position to learn from: an ordinary token with a next one in the window."""
+    """True = a position to train on: an ordinary token with a next token in the window."""
     counted = model.is_text(ids)
     counted[:, -1:] = False
     if config.positions == "last":
@@ -370,7 +370,7 @@ def _restore(
     checkpoint: Checkpoint | None,
     processes: Processes,
 ) -> int:
-    """Take up what the first process has saved: all hold the same, and must be at the same step."""
+    """Load what the first process saved, in all processes: state and step must be the same."""
     saved = checkpoint.load() if checkpoint and processes.is_first else None
     done = torch.zeros((), dtype=torch.long) if saved is None else saved["done"]
     processes.from_first([done])

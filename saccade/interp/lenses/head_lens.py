@@ -22,7 +22,7 @@ class HeadLens(Lens):
     ``logits = W_U (A z + b) + c`` with A of d_head x d_model. A head writes ``W_O z``, so a lens on
     its output sees at most d_head dimensions and loses nothing by reading z itself; and the model's
     own logits are ``W_U f``, so nothing is lost by writing through W_U either. For a GPT-2 head
-    that is 49 thousand numbers where the published lens (`DenseHeadLens`) holds 38.6 million.
+    that is 49 thousand parameters; the published lens (`DenseHeadLens`) has 38.6 million.
     """
 
     kind = "head"
@@ -40,13 +40,13 @@ class HeadLens(Lens):
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> HeadLens:
-        """A lens that says nothing yet: every token is as likely as any other."""
+        """A lens before fitting: it predicts the uniform distribution."""
         at = model.layer(layer)
         return cls(n_heads=at.n_heads, d_head=at.d_head, unembedding=model.unembedding.weight)
 
     @classmethod
     def methods(cls) -> Mapping[str, Method]:
-        """In closed form; then, if asked, by gradient steps that begin there."""
+        """Closed form, optionally followed by gradient steps."""
         from saccade.interp.lenses.closed_form import solve_gathered, solved_layers
         from saccade.interp.lenses.polish import polish_solved
 
@@ -57,7 +57,7 @@ class HeadLens(Lens):
         }
 
     def hidden(self, activation: Float[Tensor, "n head d_held"]) -> Float[Tensor, "n head d_model"]:
-        """What the head is taken to say of the final state, before the unembedding."""
+        """The final state that the lens predicts from the activation, before the unembedding."""
         return torch.einsum("nhi,hid->nhd", activation.float(), self.weight) + self.bias
 
     def forward(
@@ -66,11 +66,11 @@ class HeadLens(Lens):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """Vocabulary logits for each position and head; of all tokens unless some are named."""
+        """Vocabulary logits for each position and head; of all tokens by default."""
         bias = self.token_bias if tokens is None else self.token_bias[:, tokens]
         if len(activation) <= activation.shape[-1]:
             return self.unembed(self.hidden(activation), tokens).float() + bias
-        # Many positions: A W_U^T once (d_head rows a head), instead of W_U for every position.
+        # Many positions: A W_U^T once (d_head rows per head), instead of W_U for every position.
         by_token = self.unembed(self.weight, tokens).float()  # [head, d_head, token]
         baseline = self.unembed(self.bias, tokens).float() + bias  # [head, token]
         said = torch.baddbmm(baseline[:, None], activation.float().transpose(0, 1), by_token)
@@ -78,10 +78,10 @@ class HeadLens(Lens):
 
 
 class DenseHeadLens(Lens):
-    """The published lens: a dense map of d_model x d_vocab for each head, started from W_U.
+    """The published lens: a dense map of d_model x d_vocab for each head, initialised with W_U.
 
-    Attention Lens, section 2; the authors' code starts every lens from the unembedding and its
-    bias. It reads what the head writes, ``a = W_O z``.
+    Attention Lens, section 2; the authors' code initialises every lens with the unembedding and
+    its bias. It reads the output of the head, ``a = W_O z``.
     """
 
     kind = "dense"
@@ -105,7 +105,7 @@ class DenseHeadLens(Lens):
 
     @classmethod
     def start(cls, model: LanguageModel, layer: int) -> DenseHeadLens:
-        """The lens as the authors start it: the unembedding, applied to what each head writes."""
+        """The authors' initialisation: the unembedding, applied to the output of each head."""
         return cls(output=output_maps(model, layer), unembedding=model.unembedding.weight)
 
     @classmethod
@@ -120,7 +120,7 @@ class DenseHeadLens(Lens):
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
-        """Vocabulary logits for each position and head; of all tokens unless some are named."""
+        """Vocabulary logits for each position and head; of all tokens by default."""
         written = torch.einsum("nhi,hid->hnd", activation.float(), self.output)
         weight = self.weight if tokens is None else self.weight[:, :, tokens]
         bias = self.bias if tokens is None else self.bias[:, tokens]
@@ -128,14 +128,14 @@ class DenseHeadLens(Lens):
 
 
 def output_maps(model: LanguageModel, layer: int) -> Float[Tensor, "head d_head d_model"]:
-    """``W_O`` of each head, read off the projection itself (right for quantised ones too)."""
+    """``W_O`` of each head, computed with the projection itself (also correct if quantised)."""
     at = model.layer(layer)
     units = torch.eye(at.d_head, device=model.unembedding.weight.device)
     every_head = units[:, None].expand(at.d_head, at.n_heads, at.d_head)
     return head_outputs(at, every_head.to(model.hf.dtype)).transpose(0, 1).float().contiguous()
 
 
-# What the lens of a single head says: a layer's lens without the work for its other heads.
+# The prediction of a single head: a layer's lens without the work for the other heads.
 
 
 def said_by_head(
@@ -143,7 +143,7 @@ def said_by_head(
 ) -> Float[Tensor, "n d_vocab"]:
     """Vocabulary logits of one head at each position.
 
-    The product with the unembedding is nearly all of the time, so it is made for this head alone.
+    The product with the unembedding takes nearly all of the time, so only this head is computed.
     """
     if isinstance(lens, HeadLens):
         hidden = lens.hidden(activation)[:, head]  # [n, d_model]

@@ -265,30 +265,30 @@ def test_parts_of_a_corpus_made_by_hand_share_its_bytes():
 @pytest.mark.parametrize(
     ("name", "data", "tokens"),
     [
-        ("a.txt", "", "a.txt holds no text"),
-        ("a.jsonl", "\n\n", "a.jsonl holds no text"),
-        ("a.txt.gz", "", "a.txt.gz holds no text"),
-        ("a.txt", b"text\0more", "is no text: a NUL byte at byte 4"),
+        ("a.txt", "", "a.txt contains no text"),
+        ("a.jsonl", "\n\n", "a.jsonl contains no text"),
+        ("a.txt.gz", "", "a.txt.gz contains no text"),
+        ("a.txt", b"text\0more", "is not text: a NUL byte at byte 4"),
         (
             "a.txt",
             b"\xef\xbb\xbfnaive \xff",
-            r"is no text: no UTF-8 \(invalid start byte\) at byte 9",
+            r"is not text: invalid UTF-8 \(invalid start byte\) at byte 9",
         ),
         (
             "a.txt",
             "naïve".encode()[:3],
-            r"is no text: no UTF-8 \(unexpected end of data\) at byte 2",
+            r"is not text: invalid UTF-8 \(unexpected end of data\) at byte 2",
         ),
-        ("a.txt", "text".encode("utf-16"), "is no text"),
+        ("a.txt", "text".encode("utf-16"), "is not text"),
         ("a.jsonl", rows("x").encode() + b'{"text": "\xff"}', "invalid .* at byte 10 of line 2"),
-        ("a.jsonl", rows("x") + "{oops}", "a.jsonl line 2 is no JSON: .* at column 2"),
+        ("a.jsonl", rows("x") + "{oops}", "a.jsonl line 2 is not valid JSON: .* at column 2"),
         ("a.jsonl", rows("x", "y") + '{"n": 3}', "line 3 has no text: .* 0 string fields"),
         ("a.jsonl", '{"a": "x", "b": "y"}', "line 1 has no text: .* 2 string fields"),
         ("a.jsonl", '["x"]', "line 1 has no text"),
-        ("a.jsonl", rows("x") + '{"text": ' + "[" * 200_000, "line 2 is no JSON: Recursion"),
-        ("a.jsonl", '{"text": ' + "9" * 6000 + "}", "line 1 is no JSON: ValueError"),
-        ("a.csv", "x,y", "unsupported kind of file: .*a.csv"),
-        ("a.gz", "x", "unsupported kind of file: .*a.gz"),
+        ("a.jsonl", rows("x") + '{"text": ' + "[" * 200_000, "line 2 is not valid JSON: Recursion"),
+        ("a.jsonl", '{"text": ' + "9" * 6000 + "}", "line 1 is not valid JSON: ValueError"),
+        ("a.csv", "x,y", "unsupported file type: .*a.csv"),
+        ("a.gz", "x", "unsupported file type: .*a.gz"),
     ],
 )
 def test_text_that_cannot_be_read_is_refused(model, tmp_path, name, data, tokens):
@@ -300,7 +300,7 @@ def test_text_that_cannot_be_read_is_refused(model, tmp_path, name, data, tokens
 def test_a_pipe_is_refused_instead_of_waited_for(model, tmp_path):
     os.mkfifo(tmp_path / "a.txt")
     for source in (tmp_path / "a.txt", tmp_path):
-        with pytest.raises(CorpusError, match=r"expected a text file, found .*a.txt, which is"):
+        with pytest.raises(CorpusError, match=r"expected a text file, got .*a.txt, which is"):
             read_corpus(source, model, window=WINDOW)
 
 
@@ -343,9 +343,9 @@ def test_a_missing_file_is_found_missing_before_the_first_is_read(model, tmp_pat
 
 
 def test_an_empty_folder_and_an_empty_list_are_refused(model, tmp_path):
-    with pytest.raises(CorpusError, match=r"holds no file that ends in .txt, .txt.gz, .jsonl"):
+    with pytest.raises(CorpusError, match=r"has no file that ends in .txt, .txt.gz, .jsonl"):
         read_corpus(tmp_path, model, window=WINDOW)
-    with pytest.raises(CorpusError, match="the corpus holds no text"):
+    with pytest.raises(CorpusError, match="the corpus contains no text"):
         read_corpus([], model, window=WINDOW)
 
 

@@ -112,10 +112,10 @@ def test_of_sampled_text_every_sixteenth_row_is_held_out(stories, n_rows, expect
 
 def test_a_text_of_one_window_cannot_be_fitted_on_and_chosen_with(stories, tmp_path):
     (tmp_path / "short.txt").write_text("Once upon a time there was a little girl. " * 3)
-    with pytest.raises(UsageError, match="holds one window of 23 tokens, and two are needed"):
+    with pytest.raises(UsageError, match="has one window of 23 tokens, and two are needed"):
         fit_lenses(stories, tmp_path / "short.txt", FitConfig(window=23, tokens=46))
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(CorpusError, match="holds no text"):
+    with pytest.raises(CorpusError, match="contains no text"):
         fit_lenses(stories, tmp_path / "empty.txt", FitConfig(window=31, tokens=62))
 
 

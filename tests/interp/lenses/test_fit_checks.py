@@ -23,14 +23,17 @@ def unchecked(**settings):
         ({"steps": -1}, "steps: -1 is less than 0"),
         ({"learning_rate": -0.1}, "learning_rate: -0.1 is less than 0"),
         ({"learning_rate": float("nan")}, "learning_rate: nan is less than 0"),
-        ({"objective": "input"}, "objective: closed-form has one of its own, not input; use train"),
+        (
+            {"objective": "input"},
+            "objective: closed-form has a fixed objective, not input; use train",
+        ),
         (
             {"kind": "jacobian", "objective": "input"},
-            "objective: closed-form has one of its own, not input; leave it out",
+            "objective: closed-form has a fixed objective, not input; leave it out",
         ),
         (
             {"kind": "tuned", "method": "polish", "objective": "input"},
-            "objective: polish has one of its own, not input; use train",
+            "objective: polish has a fixed objective, not input; use train",
         ),
         (
             {"kind": "dense"},
@@ -45,15 +48,21 @@ def unchecked(**settings):
             "method: a jacobian lens cannot be fitted by train; use closed-form$",
         ),
         ({"kind": "logit", "method": "train"}, "kind: a logit lens has nothing to fit; .* tuned"),
-        ({"kind": "logit-head"}, "nothing to fit; these have: dense, head, jacobian, tuned"),
-        ({"layers": (1,)}, "layers: closed-form gives all layers at once"),
-        ({"layers": (1,), "method": "polish"}, "layers: polish gives all layers at once"),
+        (
+            {"kind": "logit-head"},
+            "nothing to fit; kinds that can be fitted: dense, head, jacobian, tuned",
+        ),
+        ({"layers": (1,)}, "layers: closed-form fits all layers at once"),
+        ({"layers": (1,), "method": "polish"}, "layers: polish fits all layers at once"),
         ({"layers": (5,), "method": "train"}, "no layer 5: .* has heads in layers 0-4"),
         ({"kind": "heads"}, "no lens kind 'heads': known are"),
         ({"objective": "KL"}, "no objective 'KL': known are"),
-        ({"method": "polished"}, r"method: 'polished' is none of .* \(did you mean 'polish'\?\)"),
-        ({"over": "heads"}, "over: 'heads' is none of head, layer"),
-        ({"positions": "first"}, "positions: 'first' is none of all, last"),
+        (
+            {"method": "polished"},
+            r"method: 'polished' is not one of .* \(did you mean 'polish'\?\)",
+        ),
+        ({"over": "heads"}, "over: 'heads' is not one of head, layer"),
+        ({"positions": "first"}, "positions: 'first' is not one of all, last"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused_with_the_reason(stories, settings, tokens):

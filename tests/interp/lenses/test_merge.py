@@ -72,7 +72,7 @@ def test_shards_fitted_apart_merge_to_one_fit_over_all(stories, told, tmp_path, 
 def test_one_text_is_not_counted_twice(stories, told, corpus_of):
     one = fitted(stories, corpus_of(told[:32], "one.txt"))
     copy = fitted(stories, corpus_of(told[:32], "copy.txt"))
-    with pytest.raises(LensError, match=r"one\.txt and copy\.txt hold the same tokens") as raised:
+    with pytest.raises(LensError, match=r"one\.txt and copy\.txt have the same tokens") as raised:
         merge_lenses([one, copy])
     assert raised.value.hint == "name each shard once"
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_merged_is_refused(stories, told, corpus_of):
     with pytest.raises(UsageError, match="at least two sets of lenses, got 1"):
         merge_lenses([one])
     polished = fitted(stories, corpus_of(told[:16]), method="polish", steps=1)
-    with pytest.raises(LensError, match="made by polish on stories hold no sums to merge"):
+    with pytest.raises(LensError, match="fitted by polish on stories contain no sums to merge"):
         merge_lenses([one, polished])
 
 

@@ -394,7 +394,7 @@ def test_what_could_not_be_loaded_again_is_refused(stories, story_file, given, t
     config = FitConfig(**SMALL, kind="shifted")
     with pytest.raises(LensError, match=tokens) as raised:
         fit_lenses(stories, story_file, config, save_to=tmp_path / "lens")
-    assert "has to give a Strange for each of the layers [0, 1, 2, 3, 4]" in str(raised.value)
+    assert "must return a Strange for each of the layers [0, 1, 2, 3, 4]" in str(raised.value)
     assert raised.value.hint and not (tmp_path / "lens").exists()
 
 
