@@ -177,7 +177,7 @@ class _Prefix(DynamicCache):
 
 
 def _stored(cache: DynamicCache, index: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of one layer; a layer without them is refused as one that cannot be run so."""
+    """Keys and values of one layer; a layer without them cannot be run so."""
     layer: Any = cache.layers[index]
     if layer.keys is None or layer.values is None:
         raise ValueError(f"layer {index} caches no keys and values")
