@@ -75,7 +75,7 @@ def field_help(config: type) -> dict[str, str]:
 
     >>> from saccade.interp.lenses.fit_config import FitConfig
     >>> field_help(FitConfig)["window"]
-    'How many tokens the model sees at once.'
+    'Tokens per window.'
     """
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(config))).body
     assert isinstance(body, ast.ClassDef), f"{config} is not written as a class"

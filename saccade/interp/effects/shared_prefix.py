@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from saccade.interp.heads.capture import Captured, Readable, agree, capture, run_base
+from saccade.interp.heads.rerun import all_blocks
 from saccade.interp.heads.taps import HeadLayer
 
 Method: TypeAlias = Literal["mask", "batch", "whole"]
@@ -74,7 +75,7 @@ class SharedPrefix:
         last = torch.tensor([[ids.shape[1] - 1]])
         calls: list[_Block] = []
         with ExitStack() as stack:
-            for block in _all_blocks(model):
+            for block in all_blocks(model.hf, model.layers[0]):
                 stack.enter_context(
                     block.register_forward_pre_hook(
                         partial(_record, calls, ids.shape[1]), with_kwargs=True
@@ -182,14 +183,6 @@ def _stored(cache: DynamicCache, index: int) -> tuple[Tensor, Tensor]:
     if layer.keys is None or layer.values is None:
         raise ValueError(f"layer {index} caches no keys and values")
     return layer.keys, layer.values
-
-
-def _all_blocks(model: Readable) -> list[nn.Module]:
-    """The blocks of the model in order, with or without heads."""
-    at = model.layers[0]
-    parts = at.path.split(".")
-    depth = next(i for i, part in enumerate(parts) if part.isdigit())
-    return list(model.hf.get_submodule(".".join(parts[:depth])).children())
 
 
 def _record(

@@ -20,7 +20,7 @@ from saccade.interp.heads.model import LanguageModel, wrap_model
 
 N_TOKENS = 13  # longer than the sliding windows of the families
 # ALiBi and masks of local attention count the keys: each copy has to stand in a row of its own.
-NEED_ROWS = {"bloom", "gpt_neo"}
+NEED_ROWS = {"bloom", "falcon-alibi", "gpt_neo"}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -417,7 +417,7 @@ def test_what_cannot_be_compared_is_refused(model, lenses, corpus):
     stranger = wrap_model(tiny("gpt2"), None, name="gpt2")
     with pytest.raises(LensError, match="bound to another model"):
         evaluate_lenses(lenses, corpus, baselines=[baseline_lenses(stranger, "logit")])
-    with pytest.raises(LensError, match="for 3 sites, these for 18"):
+    with pytest.raises(LensError, match="have 3 sites, these have 18"):
         evaluate_lenses(lenses, corpus, best=baseline_lenses(model, "logit"))
     with pytest.raises(UsageError, match="at most 0 positions"):
         evaluate_lenses(lenses, corpus, max_positions=0)
