@@ -30,7 +30,7 @@ from .interp.lenses.gradient import register_objective
 from .interp.lenses.hub import push_lenses
 from .interp.lenses.lens import Lens, register_lens
 from .interp.lenses.lens_set import Lenses, load_lenses
-from .interp.lenses.reading import Reading
+from .interp.readings.reading import Reading
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
 from .viewer.export import show
 from .zoo.recipes.recipe import Recipe, all_recipes, find_recipe, register_recipe

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "saccade"
 # The layers from top to bottom: ROOF, the two wings INTERP and ZOO, FLOOR. Imports point down these
 # lists only, the wings never import each other, and the floor imports neither.
 ROOF = ["cli", "viewer"]
-INTERP = ["interp.studies", "interp.effects", "interp.lenses", "interp.heads"]
+INTERP = ["interp.studies", "interp.readings", "interp.effects", "interp.lenses", "interp.heads"]
 ZOO = [
     *("zoo.recipes", "zoo.training", "zoo.models", "zoo.decoding", "zoo.objectives", "zoo.tasks"),
     *("zoo.metrics", "zoo.cells", "zoo.sensors", "zoo.memories", "zoo.attention", "zoo.fast"),

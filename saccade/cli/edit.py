@@ -73,7 +73,7 @@ def facts_of(
 
 def lines_of(facts: dict[str, Any]) -> str:
     """The report as text."""
-    from saccade.interp.lenses.reading_table import dotted
+    from saccade.interp.readings.reading_table import dotted
 
     done = ", ".join(facts["changes"])
     times = facts["after"] / max(facts["before"], 1e-30)

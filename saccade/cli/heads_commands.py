@@ -131,7 +131,7 @@ def _draw(ranking: Ranking, png: Path) -> None:
 def _show(ranking: Ranking, n_heads: int) -> None:
     from rich.console import Console
 
-    from saccade.interp.lenses.reading_table import dotted
+    from saccade.interp.readings.reading_table import dotted
 
     console = Console(highlight=False)
     against = "the mean of all tokens" if ranking.against is None else dotted(ranking.against)

@@ -130,7 +130,7 @@ def demo(
     from saccade.interp.lenses.fit import fit_lenses
     from saccade.interp.lenses.fit_config import FitConfig
     from saccade.interp.lenses.lens_set import default_lens_path, load_lenses
-    from saccade.interp.lenses.reading_table import reading_table
+    from saccade.interp.readings.reading_table import reading_table
 
     model = open_model()
     model.encode(prompt)  # one that cannot be read is refused before minutes are spent on fitting

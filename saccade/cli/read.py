@@ -22,7 +22,7 @@ from saccade.errors import UsageError
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
-    from saccade.interp.lenses.reading import HeadReading, Reading
+    from saccade.interp.readings.reading import HeadReading, Reading
 
 READ_EXAMPLES = """
 saccade read "The Eiffel Tower is located in the city of"
@@ -78,7 +78,7 @@ def read(
 
     from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reading import read
 
     opened = open_model(model, trust_remote_code=trust_remote_code)
     if layer is not None:
@@ -126,6 +126,6 @@ def _print_json(reading: Reading, heads: list[HeadReading]) -> None:
 def _print_table(reading: Reading, heads: list[HeadReading]) -> None:
     from rich.console import Console
 
-    from saccade.interp.lenses.reading_table import reading_table
+    from saccade.interp.readings.reading_table import reading_table
 
     Console(highlight=False).print(reading_table(reading, heads))

@@ -19,10 +19,10 @@ from torch import Tensor
 from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.heads.intervene import Change
 from saccade.interp.lenses.lens_set import Lenses
-from saccade.interp.lenses.reading import Reading, read_run, share_explained
-from saccade.interp.lenses.reading_table import Predictions, predictions
-from saccade.interp.lenses.text_run import TextRun
-from saccade.interp.lenses.views import (
+from saccade.interp.readings.reading import Reading, read_run, share_explained
+from saccade.interp.readings.reading_table import Predictions, predictions
+from saccade.interp.readings.text_run import TextRun
+from saccade.interp.readings.views import (
     UNEMBEDDING,
     HeadCard,
     PositionGrid,

@@ -26,7 +26,6 @@ from saccade.store.schema import conform
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
-    from saccade.interp.lenses.reading import Reading
 
 
 # Where lenses are stored and found.
@@ -148,14 +147,6 @@ class Lenses:
             if head < len(by.get(str(layer), ()))
         }
         return {name: figure for name, figure in found.items() if figure is not None}
-
-    def read(
-        self, text: str, *, position: int = -1, top: int = 10, unembedding: bool = False
-    ) -> Reading:
-        """What every lens predicts at one position of a text; see `reading.read`."""
-        from saccade.interp.lenses.reading import read
-
-        return read(self, text, position=position, top=top, unembedding=unembedding)
 
     def with_quality(self, quality: Quality) -> Lenses:
         """The same lenses with these metrics instead of their own."""
@@ -388,3 +379,15 @@ def _refuse_strangers(provenance: Provenance, model: LanguageModel, path: str | 
             f"the entropy of its predictions was {provenance.probe}, now it is {model.probe}",
             hint=again,
         )
+
+
+def share_explained(quality: Mapping[str, float]) -> float | None:
+    """The share of the baseline lens's KL that a lens removes; None if it was never scored.
+
+    >>> share_explained({"kl": 3.0, "gain": 1.0})
+    0.25
+    """
+    if not {"kl", "gain"} <= quality.keys():
+        return None
+    baseline = quality["kl"] + quality["gain"]
+    return quality["gain"] / baseline if baseline > 0 else 0.0

@@ -13,8 +13,8 @@ import torch
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import TokenValue, plain, read_run, share_explained
-from saccade.interp.lenses.views import entropy_of
+from saccade.interp.readings.reading import TokenValue, plain, read_run, share_explained
+from saccade.interp.readings.views import entropy_of
 from saccade.interp.studies.bias.bias_mass import ask, baseline_mass
 from saccade.interp.studies.bias.bias_words import tokens_of
 from saccade.interp.studies.head_rank import (
@@ -27,7 +27,7 @@ from saccade.interp.studies.head_rank import (
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 Measure: TypeAlias = Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)

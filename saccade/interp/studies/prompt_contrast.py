@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from saccade.interp.lenses.reading import Reading, TokenValue, plain, read_run
+from saccade.interp.readings.reading import Reading, TokenValue, plain, read_run
 from saccade.interp.studies.head_measures import token_asked
 from saccade.interp.studies.head_rank import Target, direct_scores
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from saccade.errors import ModelError, UsageError, suggest
 from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.residual_path import direct_logits
-from saccade.interp.studies.bias.bias_words import behind_a_space
+from saccade.interp.effects.target import behind_a_space
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

@@ -11,7 +11,7 @@ import torch
 from saccade.errors import LensError, UsageError
 from saccade.interp.lenses.jacobian_lens import fit_jacobian
 from saccade.interp.lenses.lens_set import add_quality, load_lenses
-from saccade.interp.lenses.reading import plain
+from saccade.interp.readings.reading import plain
 from saccade.interp.lenses.residual_lenses import baseline_lenses
 from saccade.interp.studies.fidelity.comparison import compare_kinds
 from saccade.interp.studies.fidelity.config import FidelityConfig

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from saccade.errors import UsageError
 from saccade.interp.heads.intervene import intervene
-from saccade.interp.studies.bias.bias_words import behind_a_space
+from saccade.interp.effects.target import behind_a_space
 from saccade.interp.studies.edit.injection import memory_tokens, point_to_heads
 from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
 from saccade.interp.studies.edit.two_hop import (

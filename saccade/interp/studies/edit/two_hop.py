@@ -15,7 +15,7 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.interp.heads.capture import capture
-from saccade.interp.studies.bias.bias_words import behind_a_space
+from saccade.interp.effects.target import behind_a_space
 from saccade.interp.studies.edit.injection import (
     Form,
     Injection,

@@ -21,69 +21,10 @@ from saccade.viewer.export import Shown, reading_page
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 
 # The prediction of one lens at one position, with the quality of that lens.
-
-
-@dataclass(frozen=True, slots=True)
-class TokenValue:
-    """A token of the vocabulary and its value in a ranking."""
-
-    id: int
-    text: str
-    value: float
-
-
-@final
-class TokenValues(Sequence[TokenValue]):
-    """Tokens of a ranking; their texts are decoded on first use.
-
-    A reading has about ten thousand tokens, of which few are shown: decoding all of them would take
-    a tenth of the time of the reading.
-
-    >>> tokens = TokenValues([1, 0], [0.5, 0.25], lambda ids: [" ab"[id_] for id_ in ids])
-    >>> len(tokens), tokens[0]
-    (2, TokenValue(id=1, text='a', value=0.5))
-    """
-
-    __slots__ = ("_ids", "_made", "_show", "_values")
-
-    def __init__(
-        self, ids: list[int], values: list[float], show: Callable[[list[int]], list[str]]
-    ) -> None:
-        self._ids, self._values, self._show = ids, values, show
-        self._made: tuple[TokenValue, ...] | None = None
-
-    def _tokens(self) -> tuple[TokenValue, ...]:
-        if self._made is None:
-            texts = self._show(self._ids)
-            self._made = tuple(map(TokenValue, self._ids, texts, self._values))
-        return self._made
-
-    def to_list(self) -> list[dict[str, Any]]:
-        """For JSON, numbers to six digits; creates no `TokenValue` objects."""
-        columns = zip(self._ids, self._show(self._ids), self._values, strict=True)
-        return [{"id": i, "text": text, "value": float(f"{v:.6g}")} for i, text, v in columns]
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._tokens()[index]
-
-    def __iter__(self) -> Iterator[TokenValue]:
-        return iter(self._tokens())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash((*self._ids, *self._values))
-
-    def __repr__(self) -> str:
-        return repr(self._tokens())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,39 +86,6 @@ class HeadReading:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts; numbers to six digits."""
         return plain(self)
-
-
-def share_explained(quality: Mapping[str, float]) -> float | None:
-    """The share of the baseline lens's KL that a lens removes; None if it was never scored.
-
-    >>> share_explained({"kl": 3.0, "gain": 1.0})
-    0.25
-    """
-    if not {"kl", "gain"} <= quality.keys():
-        return None
-    baseline = quality["kl"] + quality["gain"]
-    return quality["gain"] / baseline if baseline > 0 else 0.0
-
-
-def plain(value: Any) -> Any:
-    """A number, a token, a dataclass or several of them, for JSON: numbers to six digits.
-
-    A list is plain already and is returned as it is: a long text has half a million weights.
-
-    >>> plain((TokenValue(3, " a", 1 / 3),))
-    [{'id': 3, 'text': ' a', 'value': 0.333333}]
-    """
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, TokenValues):
-        return value.to_list()
-    if isinstance(value, tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    return value
 
 
 # The ranking of the heads of a reading.
@@ -271,7 +179,7 @@ class Reading:
 
     def to_table(self, *, by: Order = "lens", heads: int = 8, width: int = 100) -> str:
         """The prediction and the first heads of a ranking, as plain text."""
-        from saccade.interp.lenses.reading_table import table_text
+        from saccade.interp.readings.reading_table import table_text
 
         return table_text(self, self.ranked(by)[:heads], width=width)
 
@@ -440,15 +348,6 @@ def _contributions(
         return [None] * n
     row = model.unembedding.weight[token].float()
     return (direct.float() @ row * model.unembedding.scale).tolist()
-
-
-def _in_words(model: LanguageModel, order: TopTokens, *, sign: int = 0) -> list[TokenValues]:
-    """The tokens of each row; with ``sign``, only those whose values have this sign."""
-    rows = zip(order.ids.tolist(), order.values.tolist(), strict=True)
-    if not sign:
-        return [TokenValues(ids, values, model.tokens) for ids, values in rows]
-    kept = ((ids, values, sum(sign * value > 0 for value in values)) for ids, values in rows)
-    return [TokenValues(ids[:n], values[:n], model.tokens) for ids, values, n in kept]
 
 
 def _attended(lenses: Lenses, seen: _Seen) -> list[tuple[Source, ...]]:

@@ -12,12 +12,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from saccade.interp.lenses.reading import TokenValue, plain
+from saccade.interp.readings.reading import TokenValue, plain
 from saccade.interp.lenses.top_tokens import largest
 
 if TYPE_CHECKING:
-    from saccade.interp.lenses.reading import HeadReading, Reading
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.reading import HeadReading, Reading
+    from saccade.interp.readings.text_run import TextRun
 
 
 # A lens that removes a smaller share of the baseline lens's KL shows mostly noise. The lenses of a
