@@ -130,6 +130,7 @@ def demo(
     from saccade.interp.lenses.fit import fit_lenses
     from saccade.interp.lenses.fit_config import FitConfig
     from saccade.interp.lenses.lens_set import default_lens_path, load_lenses
+    from saccade.interp.readings.reader import read
     from saccade.interp.readings.reading_table import reading_table
 
     model = open_model()
@@ -148,8 +149,8 @@ def demo(
     else:
         typer.echo(f"using the lenses in {path} (--again fits new ones)", err=True)
         lenses = load_lenses(path, model)
-    reading = lenses.read(prompt)
-    Console(highlight=False).print(reading_table(reading, reading.ranked("lens")[:8]))
+    reading = read(model, prompt, lenses=lenses)
+    Console(highlight=False).print(reading_table(reading, reading.ranked()[:8]))
     typer.echo(NEXT.format(first=_first()))
 
 

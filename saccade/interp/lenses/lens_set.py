@@ -290,6 +290,13 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
     )
 
 
+def lenses_if_fitted(path: str | Path | None, model: LanguageModel) -> Lenses | None:
+    """The lenses at a path, or those at the default path; None if nothing is fitted there yet."""
+    if path is None and not os.path.isdir(settled_folder(default_lens_path(model))):
+        return None
+    return load_lenses(path, model)
+
+
 def read_provenance(path: str | Path) -> Provenance:
     """The provenance of the lenses in a folder, without loading them."""
     return _told(read_manifest(path), path).provenance

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import ModelError, UsageError, suggest
+from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.residual_path import direct_logits
-from saccade.interp.effects.target import behind_a_space
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

@@ -34,7 +34,7 @@ from saccade.interp.studies.edit.search import (
     UnrelatedText,
     search_edit,
 )
-from saccade.interp.studies.head_rank import reference_text
+from saccade.interp.effects.replacement import reference_text
 from saccade.store.folder import read_manifest, read_tensors, write_folder
 
 PROMPT = "One day, a girl went to the park with her"

@@ -11,8 +11,8 @@ import torch
 from saccade.errors import LensError, UsageError
 from saccade.interp.lenses.jacobian_lens import fit_jacobian
 from saccade.interp.lenses.lens_set import add_quality, load_lenses
-from saccade.interp.readings.reading import plain
 from saccade.interp.lenses.residual_lenses import baseline_lenses
+from saccade.interp.lenses.top_tokens import plain
 from saccade.interp.studies.fidelity.comparison import compare_kinds
 from saccade.interp.studies.fidelity.config import FidelityConfig
 from saccade.interp.studies.fidelity.measure import measure_fidelity

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import capture
 from saccade.interp.effects.target import behind_a_space
+from saccade.interp.heads.capture import capture
 from saccade.interp.studies.edit.injection import (
     Form,
     Injection,

@@ -22,8 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import LensError
-from saccade.interp.readings.reading import TokenValue
-from saccade.interp.lenses.top_tokens import lens_prediction
+from saccade.interp.lenses.top_tokens import TokenValue, lens_prediction
 from saccade.interp.studies.guard.features import Discriminant, Points, Readout
 from saccade.interp.studies.prompts import encode_prompts, prompt_rows
 
