@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
     Json,
     LensName,
     LensPlugin,
-    ModelName,
-    TrustRemoteCode,
     load_plugin,
     showing_progress,
     with_options_of,
@@ -38,6 +38,7 @@ saccade lens fidelity --layer 12 --heads 0,3 --compare jacobian-lens --json
 
 
 @with_options_of(FidelityConfig)
+@with_model_options
 def lens_fidelity(
     settings: FidelityConfig,
     layer: Annotated[list[int], typer.Option(help="The layer; can be repeated.")],
@@ -51,8 +52,7 @@ def lens_fidelity(
             "a dataset, or self: text that the model generates."
         ),
     ] = "self",
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     compare: Annotated[
         list[str] | None,
@@ -90,11 +90,10 @@ def lens_fidelity(
     chosen = _numbers(heads)
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import find_lenses, load_lenses
     from saccade.interp.studies.fidelity.measure import measure_fidelity
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     for each in layer:
         for head in chosen or ():
             opened.check_head(each, head)
@@ -205,12 +204,12 @@ saccade lens transfer --corpus wiki-test.txt --to my-fine-tuned-model --json
 """
 
 
+@with_model_options
 def lens_transfer(
     corpus: Annotated[
         str, typer.Option(help="Held-out text: a text or JSONL file, a folder of them, a dataset.")
     ],
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     to: Annotated[
         str | None,
@@ -239,21 +238,18 @@ def lens_transfer(
     """
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.corpus import read_corpus
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.transfer import share_lenses, transfer_matrix, transfer_to
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     for each in layer or ():
         opened.layer(each)
     lenses = load_lenses(lens, opened)
     text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
     with showing_progress() as progress:
         if to is not None:
-            found = transfer_to(
-                lenses, open_model(to, trust_remote_code=trust_remote_code), text, progress=progress
-            )
+            found = transfer_to(lenses, replace(model, model=to).open(), text, progress=progress)
         elif shared:
             found = share_lenses(lenses, text, progress=progress)
         else:
