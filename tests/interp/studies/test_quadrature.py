@@ -44,12 +44,12 @@ def by_forward_mode(stage, activation, point):
     start = stage.rerun.z[:, :, HEAD]
     way = activation.to(start) - start
     with sdpa_kernel(SDPBackend.MATH):
-        _, tangent = torch.func.jvp(
+        found = torch.func.jvp(
             lambda s: stage.answer(HEAD, start + s * way),
             (torch.tensor(point, dtype=start.dtype),),
             (torch.ones((), dtype=start.dtype),),
         )
-    return tangent
+    return found[1]
 
 
 # torch scripts its own formulas when forward mode is first used.

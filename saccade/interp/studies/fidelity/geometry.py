@@ -117,8 +117,9 @@ def partial_spearman(
     of ``given``: 0 where either has nothing left. SciPy has no partial correlation.
 
     >>> size = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
-    >>> partial_spearman(torch.tensor([2.0, 1, 3, 5, 4]), torch.tensor([2.0, 1, 3, 5, 4]), size)
-    tensor(1.0000)
+    >>> a, b = torch.tensor([2.0, 1.0, 3.0, 5.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0, 5.0])
+    >>> spearman(a, b), partial_spearman(a, b, size)
+    (tensor(0.6000), tensor(-0.4588))
     """
     ab, ag, bg = spearman(a, b), spearman(a, given), spearman(b, given)
     left = (1 - ag.square()).clamp_min(0) * (1 - bg.square()).clamp_min(0)
