@@ -189,7 +189,7 @@ def _write(
         from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, fidelity.quality())
-        typer.echo(f"kept the figures in {save_to}", err=True)
+        typer.echo(f"saved the metrics in {save_to}", err=True)
 
 
 def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:

@@ -43,14 +43,14 @@ def text(story, tmp_path):
     return story(tmp_path / "story.txt", sentences=99)
 
 
-def test_figures_are_printed_and_kept_with_the_lenses(fidelity, stories, folder, text):
+def test_metrics_are_printed_and_saved_with_the_lenses(fidelity, stories, folder, text):
     from saccade.interp.lenses.lens_set import load_lenses
 
     code, out, err = fidelity("--corpus", text, "--json", "--heads", "1,6")
     assert code == 0, err
     found = json.loads(out)
     assert [each["head"] for each in found["heads"]] == [1, 6]
-    assert "kept the figures in" in err and "touching heads: " in err
+    assert "saved the metrics in" in err and "touching heads: " in err
     kept = load_lenses(folder / "lens", stories).quality_of(3, 6)
     assert kept["ablation"] == found["heads"][1]["ablation"]["value"]
     assert {"kl", "gain"} <= kept.keys()
