@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from saccade.errors import UsageError
+from saccade.interp.effects.replacement import reference_text
 from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.studies.edit.injection import memory_tokens, point_to_heads
@@ -25,7 +26,6 @@ from saccade.interp.studies.edit.two_hop import (
     measure_two_hops,
     two_hops,
 )
-from saccade.interp.effects.replacement import reference_text
 
 
 def test_there_are_hundreds_of_questions_and_no_two_are_alike():
