@@ -118,9 +118,9 @@ def test_each_half_is_evaluated_with_the_setting_chosen_on_the_other(story_lense
     first = {*halves(low)[0]}
     for row, q in enumerate(low):
         setting = report.settings[1 if q in first else 0]
-        assert report.judged.after[row] == report.tried[setting].after[row]
+        assert report.crossed.after[row] == report.tried[setting].after[row]
     assert len(report.tried) == 6 + 3 * 2
-    assert not torch.equal(report.control.after, report.judged.after)
+    assert not torch.equal(report.control.after, report.crossed.after)
     assert json.loads(json.dumps(report.to_dict()))["unrelated_perplexity"] == [*report.costs]
 
 
