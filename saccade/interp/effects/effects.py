@@ -23,7 +23,7 @@ from saccade.interp.effects.copies import run_copies
 from saccade.interp.effects.joined_pass import CopyRun, Method
 from saccade.interp.effects.onednn import fast_products
 from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue
-from saccade.interp.effects.target import Target
+from saccade.interp.effects.target import LOGIT_ROWS, Target
 from saccade.interp.heads.capture import head_outputs
 from saccade.interp.lenses.top_tokens import TokenValue, TopTokens, largest, token_rows
 
@@ -98,10 +98,6 @@ class EffectRun(NamedTuple):
     run: CopyRun
 
 
-# Logits in memory at once: 96 rows are 19 MB for a vocabulary of 49,152. A product with fewer rows
-# spends its time on reading the unembedding.
-LOGIT_ROWS = 96
-
 HEADS: tuple[Kind, ...] = ("head",)
 EVERY_KIND: tuple[Kind, ...] = ("head", "attention", "feed-forward")
 
@@ -135,7 +131,7 @@ def measure_effects(  # noqa: PLR0913
         method: the first method of `run_copies` to try.
     """
     at_last = replacement.at_last()
-    parts, changes = _changes(model, at_last, kinds)
+    parts, changes = part_changes(model, at_last, kinds)
     run = run_copies(model, ids, changes, lengths=lengths, attention=attention, method=method)
     chosen = list(targets) if isinstance(targets, Sequence) else [targets] * len(ids)
     found = []
@@ -163,9 +159,10 @@ def measure_effects(  # noqa: PLR0913
     return EffectRun(tuple(found), run)
 
 
-def _changes(
-    model: LanguageModel, replacement: Replacement, kinds: Sequence[Kind]
+def part_changes(
+    model: LanguageModel, replacement: Replacement, kinds: Sequence[Kind] = HEADS
 ) -> tuple[list[Part], list[Change]]:
+    """The parts of a model, and the change that measures each at one position."""
     parts: list[Part] = []
     changes: list[Change] = []
     for at in model.layers:
