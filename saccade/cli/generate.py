@@ -30,7 +30,7 @@ GENERATE_EXAMPLES = """
 saccade generate "The Eiffel Tower is located in the city of" --tokens 10
 saccade generate "Name three rivers." --chat --temperature 0.8 --top-p 0.9 --seed 3 --json
 """
-MOST_SHOWN = 18  # columns of a token: a longer one is cut
+MOST_SHOWN = 13  # columns of a token: a longer one is cut
 
 
 @with_model_options
@@ -99,9 +99,9 @@ def _line(each: GeneratedToken, n_heads: int) -> str:
     if len(shown) > MOST_SHOWN:
         shown = shown[: MOST_SHOWN - 1] + "…"
     promoted, opposed = _heads(each.promoted_by(n_heads)), _heads(each.opposed_by(n_heads))
-    width = 10 * n_heads + n_heads - 1
+    width = 10 * n_heads - 1
     return f"{shown:<{MOST_SHOWN}}{each.token.value:5.0%}  {promoted:<{width}}  {opposed}".rstrip()
 
 
 def _heads(heads: Sequence[HeadShare]) -> str:
-    return " ".join(f"{each.name:>4} {each.effect:+.2f}" for each in heads)
+    return " ".join(f"{each.name:>4} {each.effect:+.1f}" for each in heads)
