@@ -88,10 +88,10 @@ def run_rows(
         until: the last layer to compute; there are no states then.
         method: "whole" runs every row through all layers.
     """
-    positions = [_position(p, ids.shape[1]) for p in at]
+    positions = [position_in(p, ids.shape[1]) for p in at]
     for change in (change for row in rows for change in row.changes):
         for position in change.positions or ():
-            _position(position, ids.shape[1])
+            position_in(position, ids.shape[1])
     order = sorted(range(len(rows)), key=lambda i: rows[i].first_layer)
     n_rows = max(1, MOST_TOKENS // ids.shape[1] - len(ids) - 1)
     parts = [order[i : i + n_rows] for i in range(0, max(1, len(order)), n_rows)]
@@ -117,7 +117,8 @@ def run_rows(
     )
 
 
-def _position(position: int, n_tokens: int) -> int:
+def position_in(position: int, n_tokens: int) -> int:
+    """A position counted from the start; negative ones count from the end."""
     if not -n_tokens <= position < n_tokens:
         raise UsageError(
             f"no position {position}: the text has {n_tokens} tokens",
@@ -330,6 +331,11 @@ def position_effects(
     return dict(zip(heads, found, strict=True))
 
 
+def precise(logits: Tensor) -> Tensor:
+    """Logits in at least float32."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
 LOGIT_ROWS = 96  # logits in memory at once
 
 
@@ -342,12 +348,12 @@ def state_effects(
 ) -> list[PositionEffect]:
     """The effects of changes that end in ``states`` where the plain run ends in ``plain``."""
     with fast_products():
-        logits = model.unembedding.logits(plain).float()
+        logits = precise(model.unembedding.logits(plain))
         target = Target(int(logits.argmax())) if target is None else target
         score, p = target.score(logits), logits.softmax(-1)
         found = []
         for some in states.split(LOGIT_ROWS):
-            changed = model.unembedding.logits(some).float()
+            changed = precise(model.unembedding.logits(some))
             fallen = (score - target.score(changed)).tolist()
             moved = changed.sub_(logits)
             # log of the sum of p exp(moved): written so, a small change keeps its digits.
