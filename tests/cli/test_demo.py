@@ -7,7 +7,7 @@ PROMPT = "Once upon a time, there was a little"
 
 @pytest.fixture
 def demo(saccade, stories, monkeypatch):
-    monkeypatch.setattr("saccade.interp.heads.model.open_model", lambda *_: stories)
+    monkeypatch.setattr("saccade.interp.heads.model.open_model", lambda *_, **__: stories)
     monkeypatch.setattr("saccade.interp.lenses.fit.WINDOW", 24)
 
     def run(*options, prompt=PROMPT):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -32,7 +32,15 @@ from saccade.interp.effects.parts import (
     HeadsValue,
     recorded_streams,
 )
-from saccade.interp.heads.capture import Captured, Readable, agree, capture, run_base
+from saccade.interp.heads.capture import (
+    Captured,
+    Readable,
+    agree,
+    capture,
+    keep_in,
+    on_input,
+    run_base,
+)
 from saccade.interp.heads.taps import HeadLayer
 
 MOST_COPIES = 512  # in one pass, which bounds the memory of models with thousands of heads
@@ -47,6 +55,7 @@ def run_copies(
     *,
     lengths: Sequence[int] | None = None,
     attention: bool = False,
+    keep: bool = False,
     method: Method = "joined",
 ) -> CopyRun:
     """Run prompts, and a copy of each last token for every change.
@@ -55,6 +64,7 @@ def run_copies(
         lengths: how many tokens of each row are the prompt; the rest is padding. Padding to the
             right needs no mask, since no token attends to what comes after it.
         attention: also record where the last token attends.
+        keep: also keep the activations of the copies, in ``ends`` and ``copies``.
         method: the first method to try.
 
     Raises:
@@ -65,19 +75,36 @@ def run_copies(
     parts = _chunks(changes)
     if method == "joined" and uses_interface(model):
         found = [
-            run_joined(model, ids, lengths, [each for _, each in part], attention=attention)
+            run_joined(
+                model, ids, lengths, [each for _, each in part], attention=attention, keep=keep
+            )
             for part in parts
         ]
         runs = [run for run in found if run is not None]
         if len(runs) == len(parts):
             order = torch.tensor([i for part in parts for i, _ in part], dtype=torch.long)
-            states = torch.cat([run.states for run in runs], 1)[:, order.argsort()]
-            return runs[0]._replace(states=states)
+            return _in_order(runs, order.argsort())
     rows = [
-        _row_by_row(model, ids[i : i + 1, :n], _of_row(changes, i), method, attention=attention)
+        _row_by_row(
+            model, ids[i : i + 1, :n], _of_row(changes, i), method, attention=attention, keep=keep
+        )
         for i, n in enumerate(lengths)
     ]
     return _stacked(rows)
+
+
+def _in_order(runs: Sequence[CopyRun], order: Int[Tensor, " copy"]) -> CopyRun:
+    """Several passes over the same prompts as one run, with the copies in a given order."""
+    states = torch.cat([run.states for run in runs], 1)[:, order]
+    ends = [run.ends for run in runs if run.ends is not None]
+    copies = [run.copies for run in runs if run.copies is not None]
+    return runs[0]._replace(
+        states=states,
+        ends=torch.cat(ends, 1)[:, order] if ends else None,
+        copies={k: torch.cat([each[k] for each in copies], 1)[:, order] for k in copies[0]}
+        if copies
+        else None,
+    )
 
 
 def _refuse_without_stream(model: Readable, changes: Sequence[Change]) -> None:
@@ -111,7 +138,13 @@ def _of_row(changes: Sequence[Change], row: int) -> list[Change]:
 
 
 def _row_by_row(
-    model: Readable, ids: Tensor, changes: Sequence[Change], method: Method, *, attention: bool
+    model: Readable,
+    ids: Tensor,
+    changes: Sequence[Change],
+    method: Method,
+    *,
+    attention: bool,
+    keep: bool,
 ) -> CopyRun:
     """One prompt, with the fastest method whose unchanged copy ends where the plain run does."""
     cache = DynamicCache()
@@ -120,13 +153,15 @@ def _row_by_row(
     for slower in ("batch", "whole")[method == "whole" :]:
         try:
             prefix = _prefix(cache) if slower == "batch" else None
-            states = _in_rows(model, ids, plain, prefix, [None, *changes])
+            rows = _in_rows(model, ids, plain, prefix, [None, *changes])
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
             if slower == "whole":
                 raise
             continue  # a model whose cache is of another kind
-        if slower == "whole" or agree(states[:1], expected, dtype=model.hf.dtype):
-            return plain._replace(states=states[None, 1:], method=slower)
+        if slower == "whole" or agree(rows.states[:1], expected, dtype=model.hf.dtype):
+            found = plain._replace(states=rows.states[None, 1:], method=slower)
+            copies = {layer: z[None, 1:] for layer, z in rows.z.items()}
+            return found._replace(ends=rows.ends[None, 1:], copies=copies) if keep else found
     raise AssertionError("the whole prompt can always be run")
 
 
@@ -161,33 +196,60 @@ def _prefix(cache: DynamicCache) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
+class _Rows(NamedTuple):
+    """Copies that were run in the batch, each at its last position."""
+
+    states: Float[Tensor, "copy d_model"]
+    ends: Float[Tensor, "copy d_model"]
+    """The input of the final norm."""
+    z: dict[int, Float[Tensor, "copy head d_head"]]
+
+
 def _in_rows(
     model: Readable,
     ids: Tensor,
     plain: CopyRun,
     prefix: list[tuple[Tensor, Tensor]] | None,
     changes: Sequence[Change | None],
-) -> Float[Tensor, "copy d_model"]:
-    """The final state of each copy, a batch of rows at a time."""
+) -> _Rows:
+    """Every copy, a batch of rows at a time."""
     starts = range(0, len(changes), ROWS_AT_ONCE)
-    parts = []
+    found = []
     for some in (changes[start : start + ROWS_AT_ONCE] for start in starts):
+        last: dict[str, Tensor] = {}
+        flat: dict[int, Tensor] = {}
         with ExitStack() as stack:
             for at in model.layers:
                 replace = partial(_replace_heads, at, some)
                 stack.enter_context(at.projection.register_forward_pre_hook(replace))
+                stack.enter_context(on_input(at.projection, keep_in(flat, at.index)))
                 more = partial(_replace_feed_forward, at, some, plain.feed_forward.get(at.index))
                 stack.enter_context(at.block.register_forward_hook(more))
-            if prefix is None:
-                parts.append(run_base(model.hf, ids.expand(len(some), -1))[:, -1])
-                continue
-            cache = DynamicCache()
-            for layer, (keys, values) in enumerate(prefix):
-                rows = (len(some), *keys.shape[1:])
-                cache.update(keys.expand(rows), values.expand(*rows[:-1], values.shape[-1]), layer)
-            last = ids[:, -1:].expand(len(some), -1)
-            parts.append(run_base(model.hf, last, cache=cache)[:, -1])
-    return torch.cat(parts)
+            stack.enter_context(on_input(model.final_norm.module, keep_in(last, "end")))
+            final = _run_rows(model, ids, prefix, len(some))
+        z = {
+            at.index: flat[at.index].reshape(len(some), -1, at.n_heads, at.d_head)[:, -1]
+            for at in model.layers
+        }
+        found.append(_Rows(final, last["end"][:, -1] if last else final, z))
+    return _Rows(
+        torch.cat([rows.states for rows in found]),
+        torch.cat([rows.ends for rows in found]),
+        _joined_rows([rows.z for rows in found]),
+    )
+
+
+def _run_rows(
+    model: Readable, ids: Tensor, prefix: list[tuple[Tensor, Tensor]] | None, n_rows: int
+) -> Float[Tensor, "copy d_model"]:
+    """The final state at the last token, once for each row."""
+    if prefix is None:
+        return run_base(model.hf, ids.expand(n_rows, -1))[:, -1]
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(prefix):
+        rows = (n_rows, *keys.shape[1:])
+        cache.update(keys.expand(rows), values.expand(*rows[:-1], values.shape[-1]), layer)
+    return run_base(model.hf, ids[:, -1:].expand(n_rows, -1), cache=cache)[:, -1]
 
 
 def _replace_heads(
@@ -245,11 +307,15 @@ def _stacked(rows: Sequence[CopyRun]) -> CopyRun:
             ]
         ),
     )
+    ends_of_copies = [row.ends for row in rows if row.ends is not None]
+    copies = [row.copies for row in rows if row.copies is not None]
     return CopyRun(
         captured,
         torch.cat([row.states for row in rows]),
         _joined_rows([row.feed_forward for row in rows]),
         "whole" if any(row.method == "whole" for row in rows) else first.method,
+        torch.cat(ends_of_copies) if ends_of_copies else None,
+        _joined_rows(copies) if copies else None,
     )
 
 

@@ -45,6 +45,10 @@ class CopyRun(NamedTuple):
     """By layer: what each block adds to the stream besides its attention, in the plain run. Only
     layers whose attention reaches the stream have an entry."""
     method: Method
+    ends: Float[Tensor, "batch copy d_model"] | None = None
+    """The input of the final norm of each copy, if the copies are kept."""
+    copies: dict[int, Float[Tensor, "batch copy head d_head"]] | None = None
+    """By layer: the activations of the heads of each copy, if they are kept."""
 
 
 def run_joined(
@@ -54,13 +58,15 @@ def run_joined(
     changes: Sequence[Change],
     *,
     attention: bool,
+    keep: bool = False,
 ) -> CopyRun | None:
     """One pass; None where the copy that changes nothing does not end as the plain run does.
 
     Args:
         changes: in the order in which the copies join: by layer, heads before feed-forward parts.
+        keep: also keep the activations of the copies.
     """
-    joined = _JoinedPass(model, ids, lengths, changes)
+    joined = _JoinedPass(model, ids, lengths, changes, keep=keep)
     ends = sorted(set(joined.last.tolist()))
     with ExitStack() as stack:
         layers = list(model.layers) if attention else []
@@ -83,7 +89,10 @@ def run_joined(
         final_residual=joined.last_of(joined.end)[:, None],
         attention={layer: each[row, :, place][:, :, None] for layer, each in weights.items()},
     )
-    return CopyRun(captured, states[:, 1:], joined.feed_forward, "joined")
+    run = CopyRun(captured, states[:, 1:], joined.feed_forward, "joined")
+    if not keep:
+        return run
+    return run._replace(ends=joined.end[:, ids.shape[1] + 1 :], copies=joined.copies)
 
 
 def uses_interface(model: Readable) -> bool:
@@ -96,7 +105,13 @@ class _JoinedPass:
     """The hooks of one pass in which copies join the prompt."""
 
     def __init__(
-        self, model: Readable, ids: Tensor, lengths: Sequence[int], changes: Sequence[Change]
+        self,
+        model: Readable,
+        ids: Tensor,
+        lengths: Sequence[int],
+        changes: Sequence[Change],
+        *,
+        keep: bool,
     ) -> None:
         self.model, self.changes = model, changes
         self.n_tokens, self.lengths = ids.shape[1], lengths
@@ -105,6 +120,8 @@ class _JoinedPass:
         self.end = torch.empty(0)
         """The output of the last block: the prompt, then the copies."""
         self.z: dict[int, Tensor] = {}
+        self.copies: dict[int, Tensor] = {}
+        self._keep = keep
         self.left: dict[int, Tensor] = {}
         self.feed_forward: dict[int, Tensor] = {}
         self._entered = torch.empty(0)
@@ -207,12 +224,15 @@ class _JoinedPass:
         z = flat.reshape(len(self.last), -1, at.n_heads, at.d_head)
         self.z[at.index] = self.last_of(z)
         changes = self._of(at, HeadsValue)
-        if not changes:
-            return None
-        rows, heads, values = _indexed(changes, len(self.last))
-        z = z.clone()
-        z[:, rows + self._first_row[at.index], heads] = values.to(z)
-        return (z.reshape(flat.shape), *args[1:])
+        if changes:
+            rows, heads, values = _indexed(changes, len(self.last))
+            z = z.clone()
+            z[:, rows + self._first_row[at.index], heads] = values.to(z)
+        if self._keep:  # copies that join later are still the last token itself
+            later = len(self.changes) + 1 - self.n_copies
+            rest = self.z[at.index][:, None].expand(-1, later, -1, -1)
+            self.copies[at.index] = torch.cat([z[:, self.n_tokens + 1 :], rest], 1)
+        return (z.reshape(flat.shape), *args[1:]) if changes else None
 
     def _projected(self, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
         self._wrote = output.reshape(len(self.last), -1, output.shape[-1])

@@ -136,9 +136,26 @@ class Replacement:
         return Ablate(layer, head, by, value, positions=at, rows=[row])
 
 
-# The text of the usual mean. The mean activation of a head over 768 tokens differs from that over
-# 24,576 by 6 % of its standard deviation on average (default model).
-USUAL_ROWS, USUAL_WINDOW = 32, 48
+def replacement_of(
+    model: LanguageModel, by: str, *, other: str | None = None, corpus: str | None = None
+) -> Replacement:
+    """The replacement that a user asks for: "mean", "zero" or "resample", or another prompt's.
+
+    Args:
+        other: a prompt, whose values at its last token are taken.
+        corpus: the text of the mean and of resampling; by default text that the model generates.
+    """
+    if other is not None:
+        return Replacement.last_of(model, model.encode(other))
+    if by == "zero":
+        return Replacement.zero(model)
+    if by == "mean" and corpus is None:
+        return Replacement.usual(model)
+    text = reference_text(model, corpus, rows=USUAL_ROWS, window=USUAL_WINDOW)
+    return Replacement.mean(model, text) if by == "mean" else Replacement.resampled(model, text)
+
+
+USUAL_ROWS, USUAL_WINDOW = 32, 48  # the text of the usual mean: 1,536 tokens, seconds to generate
 
 
 def reference_text(
