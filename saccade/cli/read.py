@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from saccade.interp.readings.readings import NumberedReading, Promoters
 
 READ_EXAMPLES = """
-saccade read "The Eiffel Tower is located in the city of"
 saccade read "When Mary and John met, John gave a book to" --token Mary --against John
 saccade read - --layer 29 --json < prompt.txt
 saccade read --prompts prompts.jsonl --token Paris
