@@ -34,7 +34,9 @@ def measured(model, ids, token, replacement):
 
 @pytest.fixture(scope="module")
 def mean(stories):
-    return Replacement.mean(stories, stories.encode("One day, Tom saw a big red ball. He was happy."))
+    return Replacement.mean(
+        stories, stories.encode("One day, Tom saw a big red ball. He was happy.")
+    )
 
 
 @torch.no_grad()
