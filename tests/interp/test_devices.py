@@ -165,8 +165,8 @@ def test_lenses_are_fitted_read_and_evaluated(
         zero = Replacement.zero(model)
         reading = read(model, TEXT, lenses=lenses, top=1, unembedding=True, replacement=zero)
         said = [
-            (each.lens.kl_from_baseline, each.effect.on_token, each.effect.direct, each.attends)
-            for each in reading.heads
+            [each.lens.kl_from_baseline if each.lens else None for each in reading.ranked("lens")],
+            [(each.effect.on_token, each.effect.direct, each.attends) for each in reading.heads],
         ]
         evaluated = evaluate_lenses(lenses, test, max_positions=40)
         return weights, said, evaluated.lenses.means, evaluated.quality()
