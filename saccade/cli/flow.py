@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from annotated_types import Ge, Le
 
-from saccade.cli.options import Json, ModelName, TrustRemoteCode
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
+from saccade.cli.options import Json
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ saccade heads flow "The Eiffel Tower is located in the city of" --token Paris --
 """
 
 
+@with_model_options
 def heads_flow(
     text: Prompt,
     token: Token,
@@ -44,8 +46,7 @@ def heads_flow(
             help="Leave out edges below this share of the largest edge to the prediction."
         ),
     ] = 0.2,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Json = False,
 ) -> None:
     """Show the graph from tokens through heads to one prediction.
@@ -53,7 +54,7 @@ def heads_flow(
     Each head at a position, what it gives to the token's logit, and through which later heads: at
     first order, with the measured effect beside it. 9.6@4 is head 6 of layer 9 at position 4.
     """
-    opened, target = _opened(text, token, against, model, trust_remote_code=trust_remote_code)
+    opened, target = _opened(text, token, against, model)
 
     from saccade.interp.effects.graph import LEAST_SHARE, find_flow
     from saccade.interp.effects.replacement import Replacement
@@ -72,16 +73,15 @@ def heads_flow(
 
 
 def _opened(
-    text: str, token: str, against: str | None, model: str | None, *, trust_remote_code: bool
+    text: str, token: str, against: str | None, model: ModelOptions
 ) -> tuple[LanguageModel, Target]:
     for each in (text, token):
         if not each.strip():
             raise UsageError(f"the text is empty: {each!r}", hint="give at least one token")
 
     from saccade.interp.effects.target import find_target, several_tokens
-    from saccade.interp.heads.model import open_model
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     target = find_target(opened, text, token, against)
     for each in (token, against):
         if each is not None and (note := several_tokens(opened, each)):
@@ -130,6 +130,7 @@ saccade heads paths "The Eiffel Tower is located in the city of" --token Paris -
 """
 
 
+@with_model_options
 def heads_paths(
     text: Prompt,
     token: Token,
@@ -139,8 +140,7 @@ def heads_paths(
         int, typer.Option(help="Position of that head; negative counts from the end.")
     ] = -1,
     heads: Annotated[int, typer.Option(help="Number of earlier heads to measure.", min=1)] = 12,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Json = False,
 ) -> None:
     """Rank what earlier heads give to a prediction through one head.
@@ -149,7 +149,7 @@ def heads_paths(
     patching (Wang et al., 2022): the earlier head is replaced, the heads between are kept.
     """
     layer, head = _head(to)
-    opened, target = _opened(text, token, against, model, trust_remote_code=trust_remote_code)
+    opened, target = _opened(text, token, against, model)
     opened.layer(layer)
     opened.check_head(layer, head)
     if layer == opened.layers[0].index:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from saccade.interp.readings.reading import HeadReading, Reading
 
 READ_EXAMPLES = """
-saccade read "The Eiffel Tower is located in the city of"
 saccade read "When Mary and John met, John gave a book to" --token Mary --against John
 saccade read - --layer 29 --json < prompt.txt
 """
