@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
     Json,
     LensName,
-    ModelName,
-    TrustRemoteCode,
     read_head,
     read_place,
     read_positions,
@@ -112,6 +111,7 @@ saccade edit "The Eiffel Tower is located in the city of" --ablate 23.4 --ablate
 """
 
 
+@with_model_options
 def edit(
     prompt: Annotated[str, typer.Argument(help="The prompt.")],
     memory: Annotated[str | None, typer.Option(help="Token or text to inject.")] = None,
@@ -176,8 +176,7 @@ def edit(
         typer.Option(help="Unrelated text. Default: text that the model generates."),
     ] = None,
     lens: LensName = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Json = False,
 ) -> None:
     """Inject a memory into a model while it runs, or ablate, scale and patch its heads.
@@ -195,7 +194,6 @@ def edit(
     ablated, patched = ([read_head(each) for each in some or []] for some in (ablate, patch))
     scaled = [read_scaled(each) for each in scale or []]
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.studies.edit.asked_edit import AskedChange
     from saccade.interp.studies.edit.edit_file import load_edit
     from saccade.interp.studies.edit.search import SearchSpace
@@ -211,7 +209,7 @@ def edit(
             "a patch needs a head and the prompt it is taken from",
             hint="give both --patch and --from",
         )
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     check_room(opened, prompt, say)
     if place is not None:
         layer, head = place

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
     Json,
     LensName,
     LensPlugin,
-    ModelName,
-    TrustRemoteCode,
     load_plugin,
     showing_progress,
     with_options_of,
@@ -38,6 +38,7 @@ saccade lens fidelity --layer 12 --heads 0,3 --compare jacobian-lens --json
 
 
 @with_options_of(FidelityConfig)
+@with_model_options
 def lens_fidelity(
     settings: FidelityConfig,
     layer: Annotated[list[int], typer.Option(help="The layer; can be repeated.")],
@@ -51,8 +52,7 @@ def lens_fidelity(
             "a dataset, or self: text that the model generates."
         ),
     ] = "self",
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     compare: Annotated[
         list[str] | None,
@@ -82,19 +82,21 @@ def lens_fidelity(
 
     ablation: the head is replaced by its mean; the correlation, over tokens and positions, of the
     change that its lens predicts with the change of the model's logits. alignment: the head is
-    patched from another text; the mean of that correlation within each position. causal basis:
-    the directions of the head with the largest influence on the lens; the rank correlation of
-    their influence on lens and model, and that of random directions. 1 is perfect, 0 is chance.
-    effect is the KL of the prediction without the head, in nats.
+    patched from another text; the mean of that correlation within each position. Beside the lens:
+    the raw unembedding, and attribution by the gradient, at the text and on the path to the mean
+    (--gradients). causal basis: the directions of the head with the largest influence on the
+    lens; the rank correlation of their influence on lens and model, that of the variance along
+    them, and what is left of the lens's when the variance is partialled out; then the same for
+    random directions. 1 is perfect, 0 is chance. effect is the KL of the prediction without the
+    head, in nats.
     """
     chosen = _numbers(heads)
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import find_lenses, load_lenses
     from saccade.interp.studies.fidelity.measure import measure_fidelity
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     for each in layer:
         for head in chosen or ():
             opened.check_head(each, head)
@@ -187,7 +189,7 @@ def _write(
         from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, fidelity.quality())
-        typer.echo(f"kept the figures in {save_to}", err=True)
+        typer.echo(f"saved the metrics in {save_to}", err=True)
 
 
 def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:
@@ -196,7 +198,7 @@ def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(found.to_table())
+    Console(highlight=False).print(found.to_tables())
 
 
 LENS_TRANSFER_EXAMPLES = """
@@ -205,12 +207,12 @@ saccade lens transfer --corpus wiki-test.txt --to my-fine-tuned-model --json
 """
 
 
+@with_model_options
 def lens_transfer(
     corpus: Annotated[
         str, typer.Option(help="Held-out text: a text or JSONL file, a folder of them, a dataset.")
     ],
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     to: Annotated[
         str | None,
@@ -239,21 +241,18 @@ def lens_transfer(
     """
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.corpus import read_corpus
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.transfer import share_lenses, transfer_matrix, transfer_to
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     for each in layer or ():
         opened.layer(each)
     lenses = load_lenses(lens, opened)
     text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
     with showing_progress() as progress:
         if to is not None:
-            found = transfer_to(
-                lenses, open_model(to, trust_remote_code=trust_remote_code), text, progress=progress
-            )
+            found = transfer_to(lenses, replace(model, model=to).open(), text, progress=progress)
         elif shared:
             found = share_lenses(lenses, text, progress=progress)
         else:

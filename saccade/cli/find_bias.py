@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
     LensName,
-    ModelName,
-    TrustRemoteCode,
     refuse_trusted_stdin,
     showing_progress,
 )
@@ -27,6 +26,7 @@ saccade find-bias --words she,her,hers --against he,him,his --prompts prompts.tx
 """
 
 
+@with_model_options
 def find_bias(
     suite: Annotated[
         str,
@@ -48,8 +48,7 @@ def find_bias(
             help="A file with one prompt per line; - for stdin. A line with {one|other} is a pair."
         ),
     ] = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     ablate: Annotated[
         int, typer.Option(help="Number of heads to ablate, the clearest, one at a time.", min=0)
@@ -76,7 +75,7 @@ def find_bias(
     own difference disappears when the head is ablated. The mass on a word of several tokens is the
     lens's probability of the first times the model's probability of the rest.
     """
-    refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
+    refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
 
     from saccade.interp.studies.bias.bias_words import find_suite, find_words, split_pairs
 
@@ -86,11 +85,10 @@ def find_bias(
     given = None if prompts is None else read_text(prompts, what="prompts", most=MOST_BYTES)
     pairs = split_pairs(asked.prompts if given is None else given.splitlines())
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.bias.measure import BiasConfig, find_bias
 
-    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
+    lenses = load_lenses(lens, model.open())
     config = BiasConfig(ablate=ablate, by=by, draws=draws, seed=seed)
     with showing_progress() as progress:
         found = find_bias(lenses, named, pairs, against=other, config=config, progress=progress)

@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
     Json,
     LensName,
-    ModelName,
-    TrustRemoteCode,
     refuse_trusted_stdin,
     showing_progress,
 )
@@ -32,6 +31,7 @@ saccade guard fit ordinary.jsonl --out my-guard --false-alarms 0.01
 """
 
 
+@with_model_options
 def guard_fit(
     prompts: Annotated[
         str | None,
@@ -40,8 +40,7 @@ def guard_fit(
             "prompts that come with saccade."
         ),
     ] = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the guard. Default: in the cache.")
@@ -62,9 +61,8 @@ def guard_fit(
     with an everyday request inserted; the threshold is set so that few ordinary prompts are
     reported.
     """
-    refuse_trusted_stdin(prompts, trust_remote_code=trust_remote_code)
+    refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.guard.guard_file import default_guard_path
     from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
@@ -75,7 +73,7 @@ def guard_fit(
     else:
         given = read_text(prompts, what="prompts", most=MOST_BYTES)
         texts = list(prompts_of(given.splitlines()))
-    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
+    lenses = load_lenses(lens, model.open())
     config = GuardConfig(window=window, false_alarms=false_alarms, seed=seed)
     with showing_progress() as progress:
         guard = fit_guard(
@@ -97,14 +95,14 @@ saccade guard score - --json < prompts.jsonl | grep '"alarm": true'
 """
 
 
+@with_model_options
 def guard_score(
     prompt: Annotated[
         str,
         typer.Argument(help="A prompt; - reads one per line from stdin, plain or JSON."),
     ],
     guard: GuardFolder = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     heads: Annotated[int, typer.Option(help="Number of heads to show for an alarm.", min=0)] = 3,
     tokens: Annotated[int, typer.Option(help="Number of tokens per head.", min=1)] = 5,
@@ -120,21 +118,20 @@ def guard_score(
     Every prompt gets an answer, in order, as soon as its batch is read, so that the command works
     in a pipe.
     """
-    refuse_trusted_stdin(prompt, trust_remote_code=trust_remote_code)
+    refuse_trusted_stdin(prompt, trust_remote_code=model.trust_remote_code)
     if not prompt.strip():
         raise UsageError(f"the prompt is empty: {prompt!r}", hint="give at least one token")
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.guard.guard_file import load_guard
     from saccade.interp.studies.guard.guard_prompts import prompts_of
 
-    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
+    lenses = load_lenses(lens, model.open())
     loaded = load_guard(guard, lenses)
     given: Iterable[str] = prompts_of(stdin_lines()) if prompt == STDIN else [prompt]
     n = 0
     for some in in_batches(given, batch):
-        for verdict in loaded.judge(some, heads=heads, tokens=tokens):
+        for verdict in loaded.verdicts(some, heads=heads, tokens=tokens):
             typer.echo(verdict.to_json() if as_json else verdict.to_text())
             n += 1
         sys.stdout.flush()
@@ -148,10 +145,10 @@ saccade guard eval --guard my-guard --prompts 100 --json
 """
 
 
+@with_model_options
 def guard_eval(
     guard: GuardFolder = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     n: Annotated[
         int,
@@ -167,12 +164,11 @@ def guard_eval(
     templates, one trained on the data of the guard, and the length of the prompt, which is matched
     and uninformative.
     """
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import load_lenses
     from saccade.interp.studies.guard.guard_eval import evaluate_guard
     from saccade.interp.studies.guard.guard_file import load_guard
 
-    lenses = load_lenses(lens, open_model(model, trust_remote_code=trust_remote_code))
+    lenses = load_lenses(lens, model.open())
     loaded = load_guard(guard, lenses)
     with showing_progress() as progress:
         found = evaluate_guard(loaded, n=n, seed=seed, progress=progress)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import Ablate, MeanText, ModelName, OtherPrompt, TrustRemoteCode
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
+from saccade.cli.options import Ablate, MeanText, OtherPrompt
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
 
@@ -24,6 +25,7 @@ saccade heads rank "When Mary and John met, John gave a book to" --token Mary --
 """
 
 
+@with_model_options
 def heads_rank(
     text: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt.")],
     token: Annotated[
@@ -44,8 +46,7 @@ def heads_rank(
         ),
     ] = False,
     heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 12,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
@@ -64,10 +65,9 @@ def heads_rank(
 
     from saccade.interp.effects.replacement import replacement_of
     from saccade.interp.effects.target import find_target, several_tokens
-    from saccade.interp.heads.model import open_model
     from saccade.interp.studies.head_rank import rank_heads, self_repair
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     target = find_target(opened, text, token, against)
     for each in (token, against):
         if each is not None and (note := several_tokens(opened, each)):
@@ -143,6 +143,7 @@ saccade heads roles --role induction --role previous --json
 """
 
 
+@with_model_options
 def heads_roles(
     role: Annotated[
         list[str] | None,
@@ -152,8 +153,7 @@ def heads_roles(
     ] = None,
     heads: Annotated[int, typer.Option(help="Number of heads to show per role.", min=1)] = 6,
     seed: Annotated[Seed, typer.Option(help="Seed of the generated texts.")] = 0,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
         Path | None, typer.Option(help="Write one heat map per role to this file.")
@@ -166,13 +166,10 @@ def heads_roles(
     score is that share of attention. Name movers: logits added to the name that occurs once, times
     the attention to it. Copy: how often the token a head attends to is among its top five tokens.
     """
-    from saccade.interp.heads.model import open_model
     from saccade.interp.studies.roles import ROLES, checked_roles, find_roles
 
     asked = checked_roles(role) if role else ROLES
-    found = find_roles(
-        open_model(model, trust_remote_code=trust_remote_code), roles=asked, seed=seed
-    )
+    found = find_roles(model.open(), roles=asked, seed=seed)
     if png is not None:
         from saccade.interp.lenses.evaluation import save_heat_maps
 

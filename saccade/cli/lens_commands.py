@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
-    DeviceMap,
     Json,
     LensName,
     LensPlugin,
-    ModelName,
-    TrustRemoteCode,
     load_plugin,
     showing_progress,
     with_options_of,
@@ -36,6 +34,7 @@ torchrun --nproc-per-node=2 -m saccade lens fit --corpus wiki.txt --tokens 10000
 
 
 @with_options_of(FitConfig)
+@with_model_options
 def lens_fit(
     settings: FitConfig,
     corpus: Annotated[
@@ -45,9 +44,7 @@ def lens_fit(
             "repeated. Default: self, text that the model generates."
         ),
     ] = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
-    device_map: DeviceMap = None,
+    model: ModelOptions = DEFAULT_OPTIONS,
     out: Annotated[
         Path | None,
         typer.Option(help="Output folder. Default: where `saccade read` looks."),
@@ -65,13 +62,12 @@ def lens_fit(
     """
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.fit import SELF, fit_lenses
     from saccade.interp.lenses.gather import FitInterrupted
     from saccade.interp.lenses.lens_set import default_lens_path
 
     is_first = int(os.environ.get("RANK", "0")) == 0
-    opened = open_model(model, device_map=device_map, trust_remote_code=trust_remote_code)
+    opened = model.open()
     path = out or default_lens_path(opened)
     text = corpus or [SELF]
     try:
@@ -128,6 +124,7 @@ saccade lens eval --lens my-lens --corpus wiki-test.txt --tuned-on wiki-train.tx
 """
 
 
+@with_model_options
 def lens_eval(
     corpus: Annotated[
         str,
@@ -137,8 +134,7 @@ def lens_eval(
         ),
     ],
     lens: LensName = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     positions: Annotated[
         int,
         typer.Option(help="Positions to score at most, evenly spaced over the text.", min=1),
@@ -179,12 +175,11 @@ def lens_eval(
     kinds = _kinds(kind, tuned_on)
     if save and lens is not None and not Path(lens).expanduser().is_dir():
         raise UsageError(
-            f"cannot save the figures with {lens}: it is no folder here",
+            f"cannot save the metrics with {lens}: it is not a local folder",
             hint="leave out --save, or give a folder of your own",
         )
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.corpus import read_corpus
     from saccade.interp.lenses.evaluate import evaluate_lenses
     from saccade.interp.lenses.fit import SELF
@@ -192,7 +187,7 @@ def lens_eval(
     from saccade.interp.lenses.residual_lenses import baseline_lenses, default_kinds, tuned_lenses
     from saccade.interp.lenses.self_text import write_corpus
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     path = find_lenses(lens, opened)
     lenses = load_lenses(path, opened)
     if corpus == SELF:
@@ -255,7 +250,7 @@ def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Pa
         from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, evaluation.quality())
-        typer.echo(f"kept the figures in {save_to}", err=True)
+        typer.echo(f"saved the metrics in {save_to}", err=True)
 
 
 def _show(evaluation: Evaluation, *, as_json: bool, show_all: bool) -> None:
@@ -311,11 +306,11 @@ saccade lens merge monday tuesday wednesday --out week --json
 """
 
 
+@with_model_options
 def lens_merge(
     folders: Annotated[list[Path], typer.Argument(help="Lenses fitted separately, for one model.")],
     out: Annotated[Path, typer.Option(help="Output folder.")],
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Json = False,
     plugin: LensPlugin = None,
 ) -> None:
@@ -325,11 +320,10 @@ def lens_merge(
     """
     load_plugin(plugin)
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.fit import merge_lenses
     from saccade.interp.lenses.lens_set import load_lenses
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     merged = merge_lenses([load_lenses(folder, opened) for folder in folders])
     merged.save(out)
     show_fitted(merged, out, as_json=as_json)

@@ -29,6 +29,12 @@ from saccade.cli.fidelity_commands import (
     lens_transfer,
 )
 from saccade.cli.find_bias import FIND_BIAS_EXAMPLES, find_bias
+from saccade.cli.flow import (
+    HEADS_FLOW_EXAMPLES,
+    HEADS_PATHS_EXAMPLES,
+    heads_flow,
+    heads_paths,
+)
 from saccade.cli.guard_commands import (
     GUARD_EVAL_EXAMPLES,
     GUARD_FIT_EXAMPLES,
@@ -132,6 +138,8 @@ saccade lens eval --corpus wiki.txt --json
         {
             "rank": Command(heads_rank, HEADS_RANK_EXAMPLES),
             "roles": Command(heads_roles, HEADS_ROLES_EXAMPLES),
+            "flow": Command(heads_flow, HEADS_FLOW_EXAMPLES),
+            "paths": Command(heads_paths, HEADS_PATHS_EXAMPLES),
         },
         about="What single heads do: for a token after a prompt, and in general.",
         examples="""
@@ -233,8 +241,7 @@ def _whole_app() -> typer.Typer:
     app = new_app(
         Group(
             {},
-            about="Train attention models and watch them; read what the heads of a language model "
-            "say.",
+            about="Train attention models and watch them; read the heads of a language model.",
             examples="""
 saccade read "The Eiffel Tower is located in the city of"
 saccade train bahdanau-multi30k

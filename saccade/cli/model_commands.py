@@ -6,12 +6,19 @@ import json
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import DeviceMap, Json, TrustRemoteCode, showing_progress
+from saccade.cli.model_options import (
+    DEFAULT_OPTIONS,
+    ModelArgument,
+    ModelOptions,
+    with_model_options,
+)
+from saccade.cli.options import Json, showing_progress
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -28,15 +35,9 @@ CHECKS = (
 )
 
 
+@partial(with_model_options, name=ModelArgument)
 def show_model(
-    name: Annotated[
-        str | None, typer.Argument(help="A hub name or a folder. Default: SmolLM2-135M-Instruct.")
-    ] = None,
-    trust_remote_code: TrustRemoteCode = False,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 (default), bfloat16, float16 or auto.")
-    ] = None,
-    device_map: DeviceMap = None,
+    model: ModelOptions = DEFAULT_OPTIONS,
     taps: Annotated[
         str | None,
         typer.Option(help="A regular expression for the attention's output projections."),
@@ -44,11 +45,7 @@ def show_model(
     as_json: Json = False,
 ) -> None:
     """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
-    from saccade.interp.heads.model import open_model
-
-    opened = open_model(
-        name, dtype=dtype, device_map=device_map, taps=taps, trust_remote_code=trust_remote_code
-    )
+    opened = model.open(taps=taps)
     facts = _facts(opened, are_taps_given=taps is not None)
     typer.echo(json.dumps(facts) if as_json else _lines(facts))
 
@@ -101,56 +98,67 @@ saccade demo --prompt "My favourite dish is pasta with" --tokens 65536
 """
 
 PROMPT = "The Eiffel Tower is located in the city of"
+DEMO_HEADS = 6
 NEXT = """
 What now?{first}
   saccade read "your own sentence"                  the same for another text
+  saccade read "..." --token Paris --against London who promotes one token against another
   saccade read "your own sentence" --html page.html all heads, as a page to click through
   saccade lens fit --corpus FILE                    better lenses: text of the kind you want to read
                                                     (a file or a folder; about three minutes, and
                                                     with --method polish about fifteen)
-  saccade lens eval --corpus FILE --png gain.png    how good they are, head by head
+  saccade view                                      all of it, on a local page
 """
 
 
+@with_model_options
 def demo(
     prompt: Annotated[str, typer.Option(help="The prompt.")] = PROMPT,
     tokens: Annotated[
         int, typer.Option(help="Tokens that the model generates for the fit.")
     ] = 32768,
     again: Annotated[bool, typer.Option("--again", help="Fit even if lenses are there.")] = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Fit lenses for the default model on text that it generates; read a prompt with them."""
-    typer.echo(
-        "opening the default model (the first time it is unpacked: half a minute) ...", err=True
-    )
+    """Read a prompt: what each head does; then fit lenses, and also show what each head knows.
+
+    Effects need no lenses: the first reading comes as soon as the model is open. The lenses are
+    fitted on text that the model generates.
+    """
+    named = "the default model (the first time it is unpacked: half a minute)"
+    typer.echo(f"opening {model.model or named} ...", err=True)
 
     from rich.console import Console
 
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.fit import fit_lenses
     from saccade.interp.lenses.fit_config import FitConfig
     from saccade.interp.lenses.lens_set import default_lens_path, load_lenses
     from saccade.interp.readings.reader import read
     from saccade.interp.readings.reading_table import reading_table
 
-    model = open_model()
-    model.encode(prompt)  # one that cannot be read is refused before minutes are spent on fitting
-    path = default_lens_path(model)
+    opened = model.open()
+    opened.encode(prompt)  # one that cannot be read is refused before anything is computed
+    console = Console(highlight=False)
+    path = default_lens_path(opened)
     if again or not path.is_dir():
+        typer.echo(f"measuring the effects of {opened.n_heads} heads ...", err=True)
+        reading = read(opened, prompt)
+        console.print(reading_table(reading, reading.ranked()[:DEMO_HEADS]))
         typer.echo(
-            f"fitting {model.n_heads} lenses on {tokens:,} tokens that {model.name} writes itself, "
-            "so no data is needed ...",
+            f"\nfitting {opened.n_heads} lenses on {tokens:,} tokens that {opened.name} writes "
+            "itself, so no data is needed ...",
             err=True,
         )
         with showing_progress() as progress:
             lenses = fit_lenses(
-                model, config=FitConfig(tokens=tokens), progress=progress, save_to=path
+                opened, config=FitConfig(tokens=tokens), progress=progress, save_to=path
             )
+        typer.echo("\nthe same heads, with what their lenses predict:\n", err=True)
     else:
         typer.echo(f"using the lenses in {path} (--again fits new ones)", err=True)
-        lenses = load_lenses(path, model)
-    reading = read(model, prompt, lenses=lenses)
-    Console(highlight=False).print(reading_table(reading, reading.ranked()[:8]))
+        lenses = load_lenses(path, opened)
+    reading = read(opened, prompt, lenses=lenses)
+    console.print(reading_table(reading, reading.ranked()[:DEMO_HEADS]))
     typer.echo(NEXT.format(first=_first()))
 
 

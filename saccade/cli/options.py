@@ -39,19 +39,6 @@ if TYPE_CHECKING:
 
 # Options that several commands share.
 
-ModelName = Annotated[
-    str | None, typer.Option(help="A hub name or a folder. Default: SmolLM2-135M-Instruct.")
-]
-DeviceMap = Annotated[
-    str | None, typer.Option(help="Spread a large model over devices, as accelerate does: auto.")
-]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Run Python code that comes with the model; never together with - (stdin).",
-    ),
-]
 LensName = Annotated[
     str | None, typer.Option(help="A folder or a hub name. Default: where `lens fit` writes.")
 ]
@@ -120,7 +107,7 @@ def with_options_of(config: type) -> Callable[[Callable[..., None]], Callable[..
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in _parameters(command) if p.name != "settings"]
+        own = [p for p in parameters_of(command) if p.name != "settings"]
         options = [_option(field, config) for field in fields(config)]
         names = {field.name for field in fields(config)}
 
@@ -145,7 +132,7 @@ def strict(command: Callable[..., None]) -> Callable[..., None]:
     own ranges let NaN pass), an integer that no tensor can hold, an empty path, which pathlib takes
     for the current folder, and an empty text where the option has another value without it.
     """
-    parameters = [_strict(parameter) for parameter in _parameters(command)]
+    parameters = [_strict(parameter) for parameter in parameters_of(command)]
 
     def run(**given: Any) -> None:
         command(**given)
@@ -213,7 +200,8 @@ def _texts(value: Any) -> Any:
     return value
 
 
-def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
+def parameters_of(command: Callable[..., None]) -> list[inspect.Parameter]:
+    """The parameters of a command with their types resolved, all by keyword."""
     hints = get_type_hints(command, include_extras=True)
     given = inspect.signature(command).parameters.values()
     return [p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in given]

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
     Ablate,
     Json,
     LensName,
     LensPlugin,
     MeanText,
-    ModelName,
     OtherPrompt,
-    TrustRemoteCode,
     load_plugin,
     refuse_trusted_stdin,
 )
@@ -28,16 +27,15 @@ if TYPE_CHECKING:
     from saccade.interp.readings.reading import HeadReading, Reading
 
 READ_EXAMPLES = """
-saccade read "The Eiffel Tower is located in the city of"
 saccade read "When Mary and John met, John gave a book to" --token Mary --against John
 saccade read - --layer 29 --json < prompt.txt
 """
 
 
+@with_model_options
 def read(
     text: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: LensName = None,
     layer: Annotated[int | None, typer.Option(help="Only heads of this layer.")] = None,
     head: Annotated[int | None, typer.Option(help="Only heads of this number.")] = None,
@@ -97,7 +95,7 @@ def read(
     suppresses, where it attends, and, if lenses have been fitted, what its lens predicts. 29.0 is
     head 0 of layer 29.
     """
-    refuse_trusted_stdin(text, trust_remote_code=trust_remote_code)
+    refuse_trusted_stdin(text, trust_remote_code=model.trust_remote_code)
     prompt = read_text(text, what="the text").rstrip("\n") if text == STDIN else text
     if not prompt.strip():  # found out before seconds are spent on opening the model
         raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one token")
@@ -106,11 +104,10 @@ def read(
     from saccade.interp.effects.effects import EVERY_KIND, HEADS
     from saccade.interp.effects.replacement import replacement_of
     from saccade.interp.effects.target import several_tokens
-    from saccade.interp.heads.model import open_model
     from saccade.interp.lenses.lens_set import lenses_if_fitted, load_lenses
     from saccade.interp.readings.reader import read
 
-    opened = open_model(model, trust_remote_code=trust_remote_code)
+    opened = model.open()
     if layer is not None:
         opened.layer(layer)
     if head is not None:

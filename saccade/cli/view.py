@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import ModelName, TrustRemoteCode, load_plugin, refuse_trusted_stdin
+from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
+from saccade.cli.options import load_plugin, refuse_trusted_stdin
 from saccade.cli.text_input import read_text
 from saccade.errors import MissingPackageError, StoreError, UsageError
 from saccade.store.schema import parse_json
@@ -23,13 +24,13 @@ saccade view --print reading --ask '{"text": "The cat sat on the"}'
 RUNS = Path("runs")
 
 
+@with_model_options
 def view(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(help="Runs, saved traces, or folders of them. Default: runs/."),
     ] = None,
-    model: ModelName = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: ModelOptions = DEFAULT_OPTIONS,
     lens: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,7 +74,7 @@ def view(
     The page is served on this machine only, and no data leave it. It draws JSON, and --print prints
     the same JSON: saccade/viewer/README.md lists the routes. Ctrl-C stops it.
     """
-    refuse_trusted_stdin(ask, trust_remote_code=trust_remote_code)
+    refuse_trusted_stdin(ask, trust_remote_code=model.trust_remote_code)
     load_plugin(plugin)
     given = tuple(folders or ([RUNS] if RUNS.is_dir() else []))
     for folder in given:
@@ -84,12 +85,15 @@ def view(
     from saccade.viewer.worker import ViewConfig
 
     config = ViewConfig(
-        model=model,
+        model=model.model,
+        dtype=model.dtype,
+        device=model.device,
+        device_map=model.device_map,
         lenses=tuple(lens or ()),
         folders=given,
         data=data,
         has_model=not no_model,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=model.trust_remote_code,
     )
     if route is not None:
         typer.echo(_answer(config, route, _question(ask)))

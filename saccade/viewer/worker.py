@@ -28,7 +28,13 @@ class ViewConfig:
     """What the viewer shows: a model with its lenses, folders of runs and traces."""
 
     model: str | None = None
-    """A hub name or a folder. Default: the small default model."""
+    """A hub name, a folder or a GGUF file. Default: the small default model."""
+    dtype: str | None = None
+    """float32 (default), bfloat16, float16, float64 or auto."""
+    device: str | None = None
+    """Where the model runs. Default: the CPU."""
+    device_map: str | None = None
+    """How accelerate spreads a large model over devices."""
     lenses: tuple[str, ...] = ()
     """Folders or hub names. Default: where `saccade lens fit` writes them."""
     folders: tuple[Path, ...] = ()
@@ -236,7 +242,13 @@ def open_model_and_lenses(config: ViewConfig, progress: Progress) -> OpenedModel
 
     name = DEFAULT_MODEL if config.model is None else config.model
     progress(f"opening {Path(name).name}", 1, total)
-    model = open_model(name, trust_remote_code=config.trust_remote_code)
+    model = open_model(
+        name,
+        dtype=config.dtype,
+        device=config.device,
+        device_map=config.device_map,
+        trust_remote_code=config.trust_remote_code,
+    )
     lenses: dict[str, Lenses] = {}
     for index, named in enumerate(config.lenses):
         progress(f"loading lenses {lens_name(named, lenses)}", 2 + index, total)

@@ -144,7 +144,7 @@ class _JoinedPass:
                 project = partial(self._project, at)
                 stack.enter_context(at.projection.register_forward_pre_hook(project))
                 stack.enter_context(at.projection.register_forward_hook(self._projected))
-            stack.enter_context(_wrapped(self.model, self._attend))
+            stack.enter_context(wrapped_attention(self.model, self._attend))
             yield
 
     def last_of(self, rows: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ def _repeated(keys: Tensor, n_heads: int) -> Tensor:
 
 
 @contextmanager
-def _wrapped(model: Readable, attend: Callable[..., Any]) -> Iterator[None]:
+def wrapped_attention(model: Readable, attend: Callable[..., Any]) -> Iterator[None]:
     """Replace the implementation that transformers' attention interface gives the model."""
     name = model.hf.config._attn_implementation or "eager"
     modules = {id(at.attention) for at in model.layers}

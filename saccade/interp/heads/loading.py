@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 
 from saccade.errors import MissingPackageError, ModelError, UsageError, suggest
+from saccade.interp.heads.gguf_file import (
+    as_dense,
+    check_gguf,
+    is_gguf,
+    loading_options,
+    read_scalars,
+    with_bos_of,
+)
 from saccade.store.atomic import atomic_folder, cache_dir, writing_alone
 
 # Hide transformers' progress bars and warnings from the user.
@@ -121,12 +129,7 @@ def _packaged_file() -> Path | None:
 
 
 def _convert(gguf: Path, folder: Path) -> None:
-    if importlib.util.find_spec("gguf") is None:
-        raise MissingPackageError(
-            f"the default model comes as a GGUF file ({gguf.name}), and the package gguf, which "
-            "reads it, is not installed",
-            hint="pip install gguf",
-        )
+    check_gguf(gguf, what="the default model comes as")
     # transformers shows the progress of a GGUF file with a bar that its settings do not control.
     with quiet_transformers(), redirect_stderr(io.StringIO()):
         hf = AutoModelForCausalLM.from_pretrained(
@@ -167,21 +170,28 @@ _NUMBER = re.compile(r"\.\d+\.")
 
 
 def load_model(
-    name: str | Path, *, dtype: str | None, device_map: str | None, trust_remote_code: bool = False
+    name: str | Path,
+    *,
+    dtype: str | None,
+    device: str | None = None,
+    device_map: str | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a causal model and its tokenizer by folder, hub name or the default's name.
+    """Load a causal model and its tokenizer by folder, GGUF file, hub name or the default's name.
 
     Args:
+        device: where the whole model goes; not together with ``device_map``.
         trust_remote_code: whether Python code that comes with the model may run. It is always
             passed on: without it transformers would ask on stdin, which may be untrusted text.
     """
     chosen = _checked_dtype(dtype, device_map)
+    target = _checked_device(device, device_map)
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise MissingPackageError(
             f"device_map={device_map!r} needs the package accelerate, which is not installed",
             hint="pip install accelerate",
         )
-    source, is_folder = _source(name)
+    source, is_local = _source(name)
     load = partial(
         _load,
         source,
@@ -191,14 +201,33 @@ def load_model(
         trust_remote_code=trust_remote_code,
     )
     with quiet_transformers():
-        if not is_folder:
+        if not is_local:
             try:
-                return load(is_local=True)
+                return _moved(load(is_local=True), target, name)
             except ModelError as error:
                 if error.__cause__ is None:  # it is there, and it is not supported
                     raise
             _ask_hub(source)
-        return load(is_local=is_folder)
+        return _moved(load(is_local=is_local), target, name)
+
+
+def _moved(
+    loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    device: torch.device | None,
+    name: str | Path,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    hf, tokenizer = loaded
+    if device is not None:
+        move: Any = hf.to
+        try:
+            hf = move(device)
+        except (RuntimeError, TypeError, ValueError) as error:  # too small, or not for this dtype
+            first = str(error).partition("\n")[0][:200]
+            raise ModelError(
+                f"could not move {name} to {device}: {type(error).__name__}: {first}",
+                hint="choose another dtype or device, or spread the model with a device_map",
+            ) from None
+    return hf, tokenizer
 
 
 def _load(
@@ -213,17 +242,33 @@ def _load(
     """Load config, tokenizer and weights, the quick ones first; local ones use no network."""
     part = "config"
     how: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": trust_remote_code}
+    dense: dict[str, Any] = {}
+    gguf = Path(source) if is_local and is_gguf(Path(source)) else None
+    stored: dict[str, str] = {}
+    if gguf is not None:
+        check_gguf(gguf, what=f"{name} is")
+        read_scalars(gguf)  # refuses a file that is none
+        source, how["gguf_file"], dense = str(gguf.parent), gguf.name, loading_options(gguf)
     try:
         config = AutoConfig.from_pretrained(source, **how)
         refuse_other_kinds(config, str(name), trust_remote_code=trust_remote_code)
         part = "weights"
-        stored = _stored_dtypes(source)
+        if gguf is None:
+            stored = _stored_dtypes(source)
         _refuse_more_layers(config, stored, name)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, device_map=device_map, output_loading_info=True, **how
-        )
+        # transformers shows the progress of a GGUF file with a bar its settings do not control.
+        with nullcontext() if gguf is None else redirect_stderr(io.StringIO()):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype,
+                device_map=device_map,
+                output_loading_info=True,
+                **{**how, **dense},
+            )
         part = "tokenizer"
         tokenizer = AutoTokenizer.from_pretrained(source, **how)
+        if gguf is not None:
+            tokenizer = with_bos_of(gguf, tokenizer)
     except ModelError:
         raise
     except Exception as error:  # transformers, safetensors and the network raise many types
@@ -231,6 +276,8 @@ def _load(
             raise _brings_code(name) from None
         raise _could_not(name, part, error) from error
     hf, report = loaded
+    if gguf is not None:
+        hf = as_dense(hf)
     if missing := sorted(report["missing_keys"]):
         raise ModelError(
             f"the checkpoint of {name} lacks {len(missing)} of the model's weights, the first "
@@ -331,8 +378,34 @@ def _checked_dtype(dtype: str | None, device_map: str | None) -> Any:
     return "auto" if dtype == "auto" else getattr(torch, dtype)
 
 
+def _checked_device(device: str | None, device_map: str | None) -> torch.device | None:
+    if device is None:
+        return None
+    if device_map is not None:
+        raise UsageError(
+            f"device {device!r} and device_map {device_map!r} exclude each other",
+            hint="give the device of the whole model, or a map that spreads it",
+        )
+    here = "use cpu, or omit it"
+    try:
+        target = torch.device(device)
+    except RuntimeError:
+        raise UsageError(
+            f"unknown device {device!r}: expected a name such as cpu, cuda, cuda:1 or mps",
+            hint=here,
+        ) from None
+    if target.type == "meta":
+        raise UsageError("the device 'meta' holds no numbers, so no model runs on it", hint=here)
+    try:
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+        first = str(error).partition("\n")[0][:120]
+        raise UsageError(f"there is no device {device!r} here: {first}", hint=here) from None
+    return target
+
+
 def _source(name: str | Path) -> tuple[str, bool]:
-    """The source to load from, and whether it is a folder (or else a hub name)."""
+    """The source to load from, and whether it is a folder or GGUF file (or else a hub name)."""
     text = str(name)
     if not text.strip():
         raise UsageError(
@@ -356,10 +429,13 @@ def _source(name: str | Path) -> tuple[str, bool]:
                 hint="give the folder that holds config.json, the weights and the tokenizer",
             )
         return str(folder), True
+    if is_gguf(folder):
+        return str(folder), True
     if folder.is_file():
         raise ModelError(
             f"{text} is a file, not a model folder",
-            hint="give the folder that holds config.json, the weights and the tokenizer",
+            hint="give the folder that holds config.json, the weights and the tokenizer, or a file "
+            "that ends in .gguf",
         )
     if isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
         raise ModelError(

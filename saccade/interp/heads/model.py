@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from saccade.errors import UsageError
 from saccade.interp.heads.capture import input_device, n_embedded, try_model
+from saccade.interp.heads.chat import EncodedChat, Messages, encode_messages
 from saccade.interp.heads.checks import (
     check_causal,
     check_logits,
@@ -265,6 +266,24 @@ class LanguageModel:
             ) from error
         with quiet_transformers():
             ids = text_ids(self._tokenizer(), self.encoding, text)
+        return self._readable(ids)
+
+    def encode_chat(self, messages: Messages) -> EncodedChat:
+        """The token ids of messages, through the tokenizer's chat template.
+
+        The opening of the model's answer stands behind them, so that the next token is its first.
+        Special tokens in a message's content are read as such and returned as ``injected``
+        (`saccade.interp.heads.chat.encode_messages`).
+
+        Args:
+            messages: one message of the user, or messages as dicts with "role" and "content".
+        """
+        with quiet_transformers():
+            found = encode_messages(self._tokenizer(), messages, name=self.name)
+        return found._replace(ids=self._readable(found.ids))
+
+    def _readable(self, ids: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"]:
+        """The ids on the model's device; an error if it cannot read them."""
         self._refuse_beyond(ids)
         n_tokens, limit = ids.shape[1], self.max_positions
         if limit is not None and n_tokens > limit:
@@ -316,16 +335,19 @@ def open_model(
     name: str | Path | None = None,
     *,
     dtype: str | None = None,
+    device: str | None = None,
     device_map: str | None = None,
     taps: str | None = None,
     trust_remote_code: bool = False,
 ) -> LanguageModel:
-    """Open a causal language model by hub name or folder; the default needs neither.
+    """Open a causal language model by hub name, folder or GGUF file; the default needs neither.
 
     Args:
-        name: None for the default, `DEFAULT_MODEL`.
-        dtype: "float32", "bfloat16", "float16" or "auto" (the checkpoint's). float32 by default,
-            or the checkpoint's with a ``device_map``.
+        name: None for the default, `DEFAULT_MODEL`. The weights of a GGUF file are dequantised,
+            and its tokenizer puts BOS before a text if the file's metadata say so.
+        dtype: "float32", "bfloat16", "float16", "float64" or "auto" (the checkpoint's). float32 by
+            default, or the checkpoint's with a ``device_map``.
+        device: "cpu", "cuda", "cuda:1", "mps": where the whole model goes. By default the CPU.
         device_map: where accelerate puts the parts of a model too large for one device.
         taps: a regular expression for the paths of the attention's output projections, where the
             usual rule fails. Whether their inputs are separate heads is then not checked.
@@ -337,7 +359,11 @@ def open_model(
     """
     name = DEFAULT_MODEL if name is None else name
     hf, tokenizer = load_model(
-        name, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
+        name,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        trust_remote_code=trust_remote_code,
     )
     return wrap_model(hf, tokenizer, name=str(name), taps=taps)
 

@@ -128,7 +128,7 @@ class Lenses:
 
     @torch.inference_mode()
     def logits(
-        self, activation: Mapping[int, Float[Tensor, "n head d_held"]]
+        self, activation: Mapping[int, Float[Tensor, "n head d_activation"]]
     ) -> Float[Tensor, "n site d_vocab"]:
         """The logits of every lens, for each position, in the order of `sites`.
 
@@ -146,7 +146,7 @@ class Lenses:
             for name, by in self.quality.items()
             if head < len(by.get(str(layer), ()))
         }
-        return {name: figure for name, figure in found.items() if figure is not None}
+        return {name: value for name, value in found.items() if value is not None}
 
     def with_quality(self, quality: Quality) -> Lenses:
         """The same lenses with these metrics instead of their own."""
@@ -222,7 +222,7 @@ def _merged(old: Quality, new: Quality) -> Quality:
 
 def _over(old: Sequence[float | None], new: Sequence[float | None]) -> list[float | None]:
     pairs = zip_longest(old, new)
-    return [before if figure is None else figure for before, figure in pairs]
+    return [before if after is None else after for before, after in pairs]
 
 
 def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:

@@ -305,7 +305,7 @@ def _name_roles(model: LanguageModel, seed: int) -> dict[Role, dict[int, Tensor]
     rows = torch.arange(len(text.ids))
     movers: dict[int, Tensor] = {}
     for at in model.layers:
-        looks = captured.attention[at.index][rows, :, 0, text.place.cpu()].float()
+        weights = captured.attention[at.index][rows, :, 0, text.place.cpu()].float()
         if not at.reaches_stream:
             movers[at.index] = torch.full((at.n_heads,), float("nan"))
             continue
@@ -313,5 +313,5 @@ def _name_roles(model: LanguageModel, seed: int) -> dict[Role, dict[int, Tensor]
             direct_logits(model, captured, at.index, name[:, None], positions=[-1])[:, 0]
             for name in (text.once, text.twice)
         )
-        movers[at.index] = ((once - twice).mean(0) * looks.to(once.device).mean(0)).cpu()
+        movers[at.index] = ((once - twice).mean(0) * weights.to(once.device).mean(0)).cpu()
     return {"name-mover": movers, "copy": copy_scores(model, text.ids, text.place)}

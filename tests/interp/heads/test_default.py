@@ -88,7 +88,9 @@ def test_without_the_package_the_hub_name_is_used(monkeypatch):
 
 def test_without_gguf_the_package_is_named(package, monkeypatch):
     has_gguf(monkeypatch, None)
-    with pytest.raises(MissingPackageError, match="package gguf, which reads it") as error:
+    with pytest.raises(
+        MissingPackageError, match="package gguf, which is needed to read it"
+    ) as error:
         default.default_source()
     assert error.value.hint == "pip install gguf"
 

@@ -401,3 +401,55 @@ def test_a_hub_that_cannot_be_reached_is_told_within_seconds(monkeypatch, answer
             open_model("some/model")
         assert time.monotonic() - start < 10
     assert "check the network" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("gpu", "unknown device 'gpu'"),
+        ("", "unknown device ''"),
+        ("meta", "the device 'meta' holds no numbers"),
+        ("cuda:97", "there is no device 'cuda:97' here"),
+        ("cpu:x", "unknown device 'cpu:x'"),
+    ],
+)
+def test_a_device_that_no_model_can_run_on(saved, device, words):
+    with pytest.raises(UsageError, match=words) as error:
+        open_model(saved, device=device)
+    assert error.value.hint == "use cpu, or omit it" and "\n" not in str(error.value)
+
+
+def test_a_device_and_a_device_map_exclude_each_other(saved):
+    with pytest.raises(UsageError, match="device 'cpu' and device_map 'auto' exclude each other"):
+        open_model(saved, device="cpu", device_map="auto")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_on_the_cpu(saved, dtype):
+    model = open_model(saved, device="cpu", dtype=dtype)
+    assert (model.device.type, str(model.hf.dtype)) == ("cpu", f"torch.{dtype}")
+    assert capture(model, model.encode("the cat")).final.isfinite().all()
+
+
+def test_a_model_goes_to_its_device(saved, monkeypatch):
+    """No second device is here, so the move itself is recorded."""
+    from transformers import PreTrainedModel
+
+    moved = []
+    real = PreTrainedModel.to
+    fake = lambda self, *to, **how: (moved.append(to), real(self, *to, **how))[1]  # noqa: E731
+    monkeypatch.setattr(PreTrainedModel, "to", fake)
+    open_model(saved, device="cpu:0")
+    assert (torch.device("cpu:0"),) in moved
+
+
+def test_a_device_that_is_too_small_says_so(saved, monkeypatch):
+    from transformers import PreTrainedModel
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr(PreTrainedModel, "to", full)
+    with pytest.raises(ModelError, match="to cpu: OutOfMemoryError: CUDA out of memory") as error:
+        open_model(saved, device="cpu")
+    assert "dtype" in error.value.hint and "\n" not in str(error.value)

@@ -163,7 +163,7 @@ class Guard:
             found[row.prompt] = self.score_of(row.z)
         return found
 
-    def judge(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
+    def verdicts(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
         """Score prompts; for alarms, also the heads and tokens that contribute most."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found: dict[int, Verdict] = {}

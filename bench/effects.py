@@ -1,0 +1,233 @@
+"""Cost of exact effects: `python bench/effects.py [--model NAME] [--parts cost loop memory ...]`.
+
+Prints one JSON object. Every time is a ratio within this run: to the plain forward pass of the same
+prompt with logits, as `transformers` computes it. The prompt is the beginning of a text of the
+repository, cut to 20 or 512 tokens. Takes about three minutes for the default model.
+
+- `effects_over_forward_20`, `_512`: effects of all heads on the whole next-token distribution, with
+  KL, direct parts and the ten most promoted and suppressed tokens of each head.
+- `with_all_parts_over_forward_20`: the same with attention layers and feed-forward parts.
+- `loop_over_effects_20`: one forward pass with a hook for each head, as patching code does it, over
+  ours.
+- `without_onednn_20`: `effects_over_forward_20` where MKL computes all products.
+- `extra_memory_gb_512`: the peak above the loaded model while effects are measured.
+- `attribution_over_forward_20`: attribution of one prediction to all heads at all positions, with
+  the exact effects at the last one; `gradient_over_forward_20`: without them.
+- `first_order_fidelity_mean`, `_worst_layer`: the correlation of the gradient with the exact effect
+  on a score, over heads and all positions but the first; of 11 layers, each the mean of four
+  prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last position.
+  `with_first_fidelity_mean`: the gradient, the first position included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+import torch
+from torch import Tensor
+
+import saccade
+from saccade.interp.effects import onednn
+from saccade.interp.effects.attribution import attribute, with_exact_end
+from saccade.interp.effects.effects import EVERY_KIND, measure_effects
+from saccade.interp.effects.positions import HeadAt, position_effects
+from saccade.interp.effects.replacement import Replacement
+from saccade.interp.effects.target import Target, find_target
+from saccade.interp.heads.model import LanguageModel
+from saccade.interp.heads.taps import HeadLayer
+
+TEXT = Path(__file__).resolve().parent.parent / "docs" / "lenses.md"
+REPEATS = 7
+
+
+def seconds(run: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The fastest of several runs, after one that warms up."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def prompt(model: LanguageModel, n_tokens: int) -> Tensor:
+    """The first tokens of a text."""
+    return model.encode(TEXT.read_text(encoding="utf-8")[: 8 * n_tokens])[:, :n_tokens]
+
+
+def plain(model: LanguageModel, ids: Tensor) -> Tensor:
+    """The forward pass that everything is compared with."""
+    with torch.no_grad():
+        return model.hf(input_ids=ids, use_cache=False).logits
+
+
+def cost(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """Effects of all heads over one forward pass."""
+    found = {}
+    for n_tokens in (20, 512):
+        ids = prompt(model, n_tokens)
+        effects = partial(measure_effects, model, ids, replacement=mean)
+        forward = seconds(partial(plain, model, ids))
+        found[f"effects_over_forward_{n_tokens}"] = seconds(effects) / forward
+        if n_tokens == 20:
+            every = seconds(partial(effects, kinds=EVERY_KIND)) / forward
+            found["with_all_parts_over_forward_20"] = every
+            with mock.patch.object(onednn, "_is_faster", return_value=False):
+                found["without_onednn_20"] = seconds(effects) / forward
+    return found
+
+
+def loop(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """One forward pass with a hook for each head, over ours."""
+    ids = prompt(model, 20)
+    start = time.perf_counter()
+    for at in model.layers:
+        for head in range(at.n_heads):
+            value = mean.heads[at.index][head]
+            with at.projection.register_forward_pre_hook(partial(_replace, at, head, value)):
+                plain(model, ids)
+    looped = time.perf_counter() - start
+    ours = seconds(partial(measure_effects, model, ids, replacement=mean))
+    return {"loop_over_effects_20": looped / ours}
+
+
+def _replace(at: HeadLayer, head: int, value: Tensor, _: Any, args: tuple[Tensor]) -> tuple[Tensor]:
+    z = args[0].clone()
+    z[..., -1, head * at.d_head : (head + 1) * at.d_head] = value
+    return (z,)
+
+
+def memory(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """Peak memory while effects are measured, above the loaded model."""
+    process, peaks, done = psutil.Process(), [0], threading.Event()
+    ids = prompt(model, 512)
+
+    def watch() -> None:
+        while not done.is_set():
+            peaks[0] = max(peaks[0], process.memory_info().rss)
+            time.sleep(0.002)
+
+    before = process.memory_info().rss
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    measure_effects(model, ids, replacement=mean)
+    done.set()
+    watcher.join()
+    return {"extra_memory_gb_512": (peaks[0] - before) / 1e9}
+
+
+PROMPTS = (
+    (
+        (
+            "Water boils at a temperature of one hundred degrees Celsius, and it freezes at a "
+            "temperature of"
+        ),
+        "zero",
+        "one",
+    ),
+    ("hot is to cold as big is to", "small", "large"),
+    ("def add(a, b):\n    return a +", "b", "a"),
+    ("January, February, March, April, May, June,", "July", "August"),
+)
+N_LAYERS = 11
+
+
+def attribution(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """The map of positions and heads over one forward pass."""
+    ids = prompt(model, 20)
+    target = Target(*plain(model, ids)[0, -1].topk(2).indices.tolist())
+    gradient = partial(attribute, model, ids, target, replacement=mean)
+
+    def whole() -> None:
+        with_exact_end(model, ids, gradient()[0], replacement=mean)
+
+    forward = seconds(partial(plain, model, ids))
+    return {
+        "attribution_over_forward_20": seconds(whole) / forward,
+        "gradient_over_forward_20": seconds(gradient) / forward,
+    }
+
+
+def fidelity(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """How far the map agrees with exact effects."""
+    last = len(model.layers) - 1
+    layers = [model.layers[round(i * last / (N_LAYERS - 1))] for i in range(N_LAYERS)]
+    found: dict[str, list[list[float]]] = {"gradient": [], "map": [], "all": []}
+    for text, token, against in PROMPTS:
+        ids, target = model.encode(text), find_target(model, text, token, against)
+        (gradient,) = attribute(model, ids, target, replacement=mean)
+        filled = with_exact_end(model, ids, gradient, replacement=mean)
+        heads = [
+            HeadAt(at.index, head, (position,))
+            for at in layers
+            for position in range(ids.shape[1])
+            for head in range(at.n_heads)
+        ]
+        exact = position_effects(model, ids, heads, replacement=mean, target=target)
+        by_layer = {
+            at.index: torch.tensor(
+                [exact[head].on_token for head in heads if head.layer == at.index]
+            ).view(-1, at.n_heads)
+            for at in layers
+        }
+        for name, each, start in (
+            ("gradient", gradient, 1),
+            ("map", filled, 1),
+            ("all", gradient, 0),
+        ):
+            found[name].append(
+                [
+                    correlation(each.by_layer[layer][start:], truth[start:])
+                    for layer, truth in by_layer.items()
+                ]
+            )
+    by_name = {name: torch.tensor(rows).mean(0) for name, rows in found.items()}
+    return {
+        "first_order_fidelity_mean": float(by_name["gradient"].mean()),
+        "first_order_fidelity_worst_layer": float(by_name["gradient"].min()),
+        "map_fidelity_mean": float(by_name["map"].mean()),
+        "map_fidelity_worst_layer": float(by_name["map"].min()),
+        "with_first_fidelity_mean": float(by_name["all"].mean()),
+    }
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    """Of two maps."""
+    return float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]).double())[0, 1])
+
+
+PARTS = {
+    "memory": memory,
+    "cost": cost,
+    "loop": loop,
+    "attribution": attribution,
+    "fidelity": fidelity,
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--model", help="a hub name, a folder or a GGUF file")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    given = parser.parse_args()
+    model = saccade.open_model(given.model)
+    mean = Replacement.usual(model)
+    found: dict[str, Any] = {"model": Path(model.name).name, "threads": torch.get_num_threads()}
+    for part in given.parts:
+        found |= {name: round(value, 3) for name, value in PARTS[part](model, mean).items()}
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
