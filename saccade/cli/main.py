@@ -35,6 +35,7 @@ from saccade.cli.flow import (
     heads_flow,
     heads_paths,
 )
+from saccade.cli.generate import GENERATE_EXAMPLES, generate
 from saccade.cli.guard_commands import (
     GUARD_EVAL_EXAMPLES,
     GUARD_FIT_EXAMPLES,
@@ -104,6 +105,7 @@ class Group(NamedTuple):
 COMMANDS = {
     "demo": Command(demo, DEMO_EXAMPLES),
     "read": Command(read, READ_EXAMPLES),
+    "generate": Command(generate, GENERATE_EXAMPLES),
     "view": Command(view, VIEW_EXAMPLES),
     "find-bias": Command(find_bias, FIND_BIAS_EXAMPLES),
     "edit": Command(edit, EDIT_EXAMPLES),
@@ -173,7 +175,18 @@ saccade data fetch multi30k
 }
 PANELS = {
     "Language models": (
-        *("demo", "read", "view", "lens", "heads", "find-bias", "guard", "edit", "model"),
+        *(
+            "demo",
+            "read",
+            "generate",
+            "view",
+            "lens",
+            "heads",
+            "find-bias",
+            "guard",
+            "edit",
+            "model",
+        ),
     ),
     "Attention systems": (
         *("recipes", "train", "eval", "trace", "plot", "translate", "rescore", "sample", "data"),

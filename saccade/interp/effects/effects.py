@@ -23,7 +23,7 @@ from saccade.interp.effects.copies import run_copies
 from saccade.interp.effects.joined_pass import CopyRun, Method
 from saccade.interp.effects.onednn import fast_products
 from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue
-from saccade.interp.effects.target import Target
+from saccade.interp.effects.target import LOGIT_ROWS, Target
 from saccade.interp.heads.capture import head_outputs
 from saccade.interp.lenses.top_tokens import TokenValue, TopTokens, largest, token_rows
 
@@ -98,10 +98,6 @@ class EffectRun(NamedTuple):
     run: CopyRun
 
 
-# Logits in memory at once: 96 rows are 19 MB for a vocabulary of 49,152. A product with fewer rows
-# spends its time on reading the unembedding.
-LOGIT_ROWS = 96
-
 HEADS: tuple[Kind, ...] = ("head",)
 EVERY_KIND: tuple[Kind, ...] = ("head", "attention", "feed-forward")
 
@@ -134,7 +130,7 @@ def measure_effects(  # noqa: PLR0913
         lens_logits: a lens to compare with the effects of heads.
         method: the first method of `run_copies` to try.
     """
-    _, changes = _changes(model, replacement.at_last(), kinds)
+    _, changes = part_changes(model, replacement.at_last(), kinds)
     run = run_copies(model, ids, changes, lengths=lengths, attention=attention, method=method)
     found = effects_of_run(
         model,
@@ -167,7 +163,7 @@ def effects_of_run(
         layers: the layers whose effects are wanted; None for all.
     """
     at_last = replacement.at_last()
-    parts, _ = _changes(model, at_last, kinds)
+    parts, _ = part_changes(model, at_last, kinds)
     wanted = [at for at in model.layers if layers is None or at.index in layers]
     n_prompts = len(run.states)
     chosen = list(targets) if isinstance(targets, Sequence) else [targets] * n_prompts
@@ -196,9 +192,10 @@ def effects_of_run(
     return tuple(found)
 
 
-def _changes(
-    model: LanguageModel, replacement: Replacement, kinds: Sequence[Kind]
+def part_changes(
+    model: LanguageModel, replacement: Replacement, kinds: Sequence[Kind] = HEADS
 ) -> tuple[list[Part], list[Change]]:
+    """The parts of a model, and the change that measures each at one position."""
     parts: list[Part] = []
     changes: list[Change] = []
     for at in model.layers:

@@ -164,9 +164,7 @@ def reference_text(
     """The text of a mean: the beginning of a corpus, or text that the model generates."""
     window = min(window, model.max_positions or window)
     if corpus is None:
-        return sample_batch(
-            model, index=0, rows=rows, window=window, seed=SEED, temperature=1.0
-        ).ids
+        return sample_batch(model, index=0, rows=rows, window=window, seed=SEED)
     windows = read_corpus(corpus, model, window=window, max_tokens=rows * window).windows
     return windows[:rows].to(model.device)
 
