@@ -146,6 +146,29 @@ class RanksQuestion(_Positions):
     tokens: Annotated[list[TokenText], Field(min_length=1, max_length=8)]
 
 
+class AttributionQuestion(AboutText):
+    """Every head at every position, and one prediction."""
+
+    position: Position = -1
+    token: TokenText | None = None
+    against: TokenText | None = None
+    ablate: Literal["zero", "mean"] = "mean"
+
+
+class CellQuestion(AttributionQuestion):
+    """One head at one position, and one prediction."""
+
+    layer: Layer
+    head: Layer
+    at: Annotated[int, Field(ge=0, lt=MOST_TOKENS)]
+
+
+class FlowQuestion(AttributionQuestion):
+    """The graph of one prediction."""
+
+    threshold: Annotated[float, Field(ge=0.02, le=1)] = 0.05
+
+
 class CompareQuestion(AboutText):
     """Two prompts, compared."""
 

@@ -18,11 +18,20 @@ from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.effects.effects import EVERY_KIND, Part, effects_of_run
+from saccade.interp.effects.graph import Flow, find_flow
 from saccade.interp.effects.joined_pass import CopyRun
+from saccade.interp.effects.positions import HeadAt
 from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.intervene import Change
 from saccade.interp.lenses.lens_set import Lenses, share_explained
+from saccade.interp.readings.attribution_map import (
+    AttributionMap,
+    CellEffect,
+    attribution_map,
+    cell_effect,
+    short_enough,
+)
 from saccade.interp.readings.reader import (
     Measured,
     Prompt,
@@ -202,6 +211,7 @@ def zipped_edit(edit: Edit) -> bytes:
     return content.getvalue()
 
 
+FLOWS = 32  # graphs in the cache: some hundred kilobytes each
 NO_LENS = "none"  # of a reading of effects alone
 
 RUN_BYTES = (
@@ -218,6 +228,7 @@ class ModelService:
         self.model, self.lenses, self.problem = opened
         self._runs: LRUCache[str, TextRun] = sized_cache(RUN_BYTES, size=lambda run: run.n_bytes)
         self._effect_runs: LRUCache[str, CopyRun] = sized_cache(RUN_BYTES, size=_bytes_of)
+        self._flows: LRUCache[str, Flow] = LRUCache(FLOWS)
         self._roles: RoleScores | None = None
 
     def about(self) -> tuple[AboutLenses, ...]:
@@ -344,6 +355,42 @@ class ModelService:
         tokens = list(dict.fromkeys(measures.token_asked(run, token) for token in question.tokens))
         return token_ranks(run, self._site(question.head, question.lens), span, tokens)
 
+    def attribution(self, question: q.AttributionQuestion, _: Progress) -> AttributionMap:
+        """Every head at every position, at first order: what each gives to one prediction."""
+        run, replacement = self._unmeasured(question)
+        with measures.changed(run):
+            return attribution_map(
+                run,
+                self._target(run, question),
+                replacement=replacement,
+                position=question.position,
+            )
+
+    def cell(self, question: q.CellQuestion, _: Progress) -> CellEffect:
+        """The exact effect of one head at one position on a later prediction."""
+        run, replacement = self._unmeasured(question)
+        head = HeadAt(question.layer, question.head, (run.position(question.at),))
+        with measures.changed(run):
+            return cell_effect(
+                run,
+                self._target(run, question),
+                head,
+                replacement=replacement,
+                position=question.position,
+            )
+
+    def flow(self, question: q.FlowQuestion, _: Progress) -> Flow:
+        """The graph of one prediction: as `saccade heads flow --json`."""
+        run, replacement = self._unmeasured(question)
+        at, target = short_enough(run, question.position), self._target(run, question)
+        key = question.model_dump_json(exclude={"threshold"})
+        if key not in self._flows:
+            with measures.changed(run):
+                self._flows[key] = find_flow(
+                    self.model, run.ids[:, : at + 1], target, replacement=replacement
+                )
+        return self._flows[key].pruned(question.threshold)
+
     def compare(self, question: q.CompareQuestion, _: Progress) -> CompareAnswer:
         """Two prompts, compared."""
         name, lenses = self._chosen(question.lens)
@@ -393,7 +440,10 @@ class ModelService:
             return None, None
         return self._chosen(question.lens)
 
-    def _target(self, run: TextRun, question: q.ReadingQuestion) -> Target:
+    def _unmeasured(self, question: q.AttributionQuestion) -> tuple[TextRun, Replacement]:
+        return self._run(question.text, question.changes), self._replacement(question.ablate)
+
+    def _target(self, run: TextRun, question: q.ReadingQuestion | q.AttributionQuestion) -> Target:
         return measures.target_at(
             run, position=question.position, token=question.token, against=question.against
         )

@@ -11,6 +11,12 @@ export function readingQuestion(state) {
   return { ...aboutText(state), position: Number(at), lens, token, against, ablate };
 }
 
+// Of routes about one prediction and every position.
+export function effectQuestion(state) {
+  const { at, token, against, ablate } = state;
+  return { ...aboutText(state), position: Number(at), token, against, ablate };
+}
+
 export function measureQuestion(state) {
   const { at, lens, measure, words } = state,
     question = { ...aboutText(state), position: Number(at), measure };
