@@ -145,6 +145,15 @@ ROUTES = (
         "positions", MODEL, lambda service: service.positions, q.PositionsQuestion, by_worker=True
     ),
     Route("ranks", MODEL, lambda service: service.ranks, q.RanksQuestion, by_worker=True),
+    Route(
+        "attribution",
+        MODEL,
+        lambda service: service.attribution,
+        q.AttributionQuestion,
+        by_worker=True,
+    ),
+    Route("cell", MODEL, lambda service: service.cell, q.CellQuestion, by_worker=True),
+    Route("flow", MODEL, lambda service: service.flow, q.FlowQuestion, by_worker=True),
     Route("compare", MODEL, lambda service: service.compare, q.CompareQuestion, by_worker=True),
     Route("act", MODEL, lambda service: service.act, q.ActQuestion, by_worker=True),
     Route(

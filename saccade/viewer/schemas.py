@@ -83,10 +83,13 @@ class AboutText(Question):
 
 
 class ReadingQuestion(AboutText):
-    """The lens predictions of all heads."""
+    """What all heads do and know at one position."""
 
     position: Position = -1
     lens: Name | None = None
+    token: TokenText | None = None
+    against: TokenText | None = None
+    ablate: Literal["zero", "mean"] = "mean"
     top: Top = 10
 
 
@@ -99,13 +102,13 @@ class PredictionsQuestion(AboutText):
 class MeasureQuestion(AboutText):
     """One value per head."""
 
-    measure: Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
+    measure: Literal["effect", "token", "direct", "lens", "gain", "fidelity", "mass", "entropy"]
     position: Position = -1
     lens: Name | None = None
     token: TokenText | None = None
     against: TokenText | None = None
     words: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
-    ablate: Literal["zero", "mean"] = "zero"
+    ablate: Literal["zero", "mean"] = "mean"
 
 
 class HeadQuestion(AboutText):
@@ -141,6 +144,29 @@ class RanksQuestion(_Positions):
     """Ranks of tokens at each layer and position."""
 
     tokens: Annotated[list[TokenText], Field(min_length=1, max_length=8)]
+
+
+class AttributionQuestion(AboutText):
+    """Every head at every position, and one prediction."""
+
+    position: Position = -1
+    token: TokenText | None = None
+    against: TokenText | None = None
+    ablate: Literal["zero", "mean"] = "mean"
+
+
+class CellQuestion(AttributionQuestion):
+    """One head at one position, and one prediction."""
+
+    layer: Layer
+    head: Layer
+    at: Annotated[int, Field(ge=0, lt=MOST_TOKENS)]
+
+
+class FlowQuestion(AttributionQuestion):
+    """The graph of one prediction."""
+
+    threshold: Annotated[float, Field(ge=0.02, le=1)] = 0.05
 
 
 class CompareQuestion(AboutText):

@@ -210,7 +210,7 @@ def measure(
             targets=targets,
             top=top,
             attention=attention,
-            lens_logits=None if lenses is None else _lens_logits(lenses),
+            lens_logits=None if lenses is None else lens_logits_of(lenses),
         )
         return Measured(found.run, found.effects)
 
@@ -220,7 +220,9 @@ def measure(
         return run(attention=False)
 
 
-def _lens_logits(lenses: Lenses) -> LensLogits:
+def lens_logits_of(lenses: Lenses) -> LensLogits:
+    """The logits of the lenses of heads, by layer."""
+
     def logits(layer: int, activation: Tensor) -> Tensor | None:
         lens = lenses.by_layer.get(layer)
         return lens(activation).float() if lens is not None and lens.site == "head" else None

@@ -12,6 +12,7 @@ import { getStatus, setStatus } from "./status.js";
 import { promptScreen } from "./screen_prompt.js";
 import { headScreen } from "./screen_head.js";
 import { positionsScreen } from "./screen_positions.js";
+import { flowScreen } from "./screen_flow.js";
 import { compareScreen } from "./screen_compare.js";
 import { actScreen } from "./screen_act.js";
 import { lensesScreen } from "./screen_lenses.js";
@@ -21,7 +22,8 @@ import { tracesScreen } from "./screen_traces.js";
 const SCREENS = {
   prompt: ["Prompt", promptScreen, "reading"],
   head: ["Head", headScreen, "reading"],
-  positions: ["Positions", positionsScreen, "positions"],
+  positions: ["Positions", positionsScreen, "positions", "attribution"],
+  flow: ["Flow", flowScreen, "flow"],
   compare: ["Compare", compareScreen, "compare"],
   act: ["Act", actScreen, "act"],
   lenses: ["Lenses", lensesScreen, "lenses"],

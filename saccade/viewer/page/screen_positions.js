@@ -1,10 +1,12 @@
-// Position x layer: the prediction of each layer at each position, and the ranks of pinned tokens.
+// Position x layer: the prediction of each layer, and the ranks of pinned tokens; or position x head: effects.
 
 import { choice, make, panel } from "./dom.js";
 import { empty, asyncView } from "./async_view.js";
+import { attributionGrid, cellPanel, chosenCell } from "./attribution_grid.js";
+import { tokenField } from "./measures.js";
 import { positionGrid } from "./position_grid.js";
 import { promptBox } from "./prompt_box.js";
-import { aboutText } from "./questions.js";
+import { aboutText, effectQuestion } from "./questions.js";
 import { rankChart } from "./rank_chart.js";
 import { setState } from "./state.js";
 import { getStatus } from "./status.js";
@@ -18,8 +20,10 @@ let colouredBy = "probability";
 export function positionsScreen() {
   const box = promptBox({ hasLens: false }),
     controls = make("div", { class: "controls" }),
-    main = asyncView("positions", { waiting: "Reading every layer…" }),
-    ranks = asyncView("ranks");
+    title = make("h2"),
+    main = asyncView("positions", { waiting: "Computing every position…" }),
+    ranks = asyncView("ranks"),
+    exact = asyncView("exact", { waiting: "Measuring…" });
   const node = make(
     "div",
     { class: "screen screen-positions" },
@@ -30,22 +34,44 @@ export function positionsScreen() {
       make(
         "div",
         { class: "panel-head" },
-        make("h2", {}, "Prediction of each layer after each token"),
+        title,
         controls,
       ),
       main,
     ),
     panel(null, ranks),
+    exact,
   );
+  const showEffects = (state) => {
+    const question = effectQuestion(state);
+    if (!controls.contains(document.activeElement) || !controls.dataset.isEffects)
+      controls.replaceChildren(
+        kindChoice(state),
+        tokenField(state, "token", "on the token", "as predicted"),
+        tokenField(state, "against", "against", "the mean logit"),
+      );
+    controls.dataset.isEffects = "yes";
+    main.fill(JSON.stringify(["effects", question]), () => attributionGrid(state, question));
+    if (chosenCell(state))
+      exact.fill(JSON.stringify([question, state.cell]), () => cellPanel(state, question));
+  };
   const update = (state) => {
     box.update(state);
-    ranks.parentElement.hidden = !state.text;
+    const isEffects = state.shows === "effects";
+    ranks.parentElement.hidden = !state.text || isEffects;
+    exact.hidden = !isEffects || !chosenCell(state);
+    title.textContent = isEffects ? "Effect of each head at each token" : "Prediction of each layer";
     if (!state.text) {
       main.clear();
       main.append(empty("Type a text to follow it through the layers."));
       return;
     }
+    if (isEffects) {
+      showEffects(state);
+      return;
+    }
     controls.replaceChildren(
+      kindChoice(state),
       siteChoice(state),
       lensOfStream(state),
       make(
@@ -63,6 +89,7 @@ export function positionsScreen() {
         ),
       ),
     );
+    delete controls.dataset.isEffects;
     const question = positionsQuestion(state);
     main.fill(JSON.stringify([question, colouredBy]), () =>
       positionGrid(state, question, colouredBy),
@@ -71,6 +98,21 @@ export function positionsScreen() {
     ranks.fill(key, () => rankChart(state, question));
   };
   return { node, update };
+}
+
+const KINDS = [
+  ["", "prediction of each layer"],
+  ["effects", "effect of each head"],
+];
+
+function kindChoice(state) {
+  const chosen = state.shows === "effects" ? "effects" : "";
+  return make(
+    "label",
+    { class: "inline" },
+    "shows ",
+    choice(KINDS, chosen, (shows) => setState({ shows }), "shows"),
+  );
 }
 
 // "29.0" comes from the screen of a head: only the number of the head matters here.
