@@ -154,6 +154,7 @@ ROUTES = (
     ),
     Route("cell", MODEL, lambda service: service.cell, q.CellQuestion, by_worker=True),
     Route("flow", MODEL, lambda service: service.flow, q.FlowQuestion, by_worker=True),
+    Route("generate", MODEL, lambda service: service.generate, q.GenerateQuestion, by_worker=True),
     Route("compare", MODEL, lambda service: service.compare, q.CompareQuestion, by_worker=True),
     Route("act", MODEL, lambda service: service.act, q.ActQuestion, by_worker=True),
     Route(

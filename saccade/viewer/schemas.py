@@ -14,6 +14,7 @@ MOST_TOKENS = 1024
 MOST_CHARACTERS = 20_000
 MOST_CHANGES = 16
 MOST_SAVED = 1024
+MOST_WRITTEN = 64
 
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MOST_CHARACTERS)]
 TokenText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=100)]
@@ -167,6 +168,15 @@ class FlowQuestion(AttributionQuestion):
     """The graph of one prediction."""
 
     threshold: Annotated[float, Field(ge=0.02, le=1)] = 0.05
+
+
+class GenerateQuestion(Question):
+    """One token of the text that the unchanged model writes after a prompt."""
+
+    text: Text
+    index: Annotated[int, Field(ge=0, lt=MOST_WRITTEN)] = 0
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class CompareQuestion(AboutText):

@@ -6,7 +6,7 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
 from saccade.interp.effects.effects import EVERY_KIND, Part, effects_of_run
-from saccade.interp.effects.graph import Flow, find_flow
+from saccade.interp.effects.graph import Flow, FlowEdge, find_flow
 from saccade.interp.effects.joined_pass import CopyRun
 from saccade.interp.effects.positions import HeadAt
 from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.intervene import Change
 from saccade.interp.lenses.lens_set import Lenses, share_explained
+from saccade.interp.lenses.top_tokens import TokenValue
 from saccade.interp.readings.attribution_map import (
     AttributionMap,
     CellEffect,
@@ -32,6 +33,7 @@ from saccade.interp.readings.attribution_map import (
     cell_effect,
     short_enough,
 )
+from saccade.interp.readings.generation import GeneratedToken, HeadShare, generate
 from saccade.interp.readings.reader import (
     Measured,
     Prompt,
@@ -176,6 +178,55 @@ class ActAnswer(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrittenToken:
+    """A token that the model writes, and the effect of every head on it."""
+
+    position: int
+    token: TokenValue
+    is_end: bool
+    heads: tuple[HeadShare, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedNode:
+    """A head at a position, by the name that edges use."""
+
+    name: str
+    layer: int
+    head: int
+    position: int
+    attribution: float
+    direct: float
+    elsewhere: float
+    exact: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowAnswer:
+    """The graph of one prediction; the fields are those of `Flow`."""
+
+    model: str
+    tokens: list[str]
+    position: int
+    token: str
+    against: str | None
+    score: float
+    threshold: float
+    kept: float
+    agreement: float | None
+    nodes: tuple[NamedNode, ...]
+    edges: tuple[FlowEdge, ...]
+
+    @classmethod
+    def of(cls, flow: Flow) -> FlowAnswer:
+        """With names and agreement as fields."""
+        found = flow.to_dict()
+        nodes = tuple(NamedNode(**each) for each in found.pop("nodes"))
+        edges = tuple(FlowEdge(**each) for each in found.pop("edges"))
+        return cls(**found, nodes=nodes, edges=edges)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attention:
     """Attention weights of a head: row i has i + 1 weights."""
 
@@ -211,6 +262,7 @@ def zipped_edit(edit: Edit) -> bytes:
     return content.getvalue()
 
 
+WRITTEN = 4  # texts that are being generated
 FLOWS = 32  # graphs in the cache: some hundred kilobytes each
 NO_LENS = "none"  # of a reading of effects alone
 
@@ -228,6 +280,7 @@ class ModelService:
         self.model, self.lenses, self.problem = opened
         self._runs: LRUCache[str, TextRun] = sized_cache(RUN_BYTES, size=lambda run: run.n_bytes)
         self._effect_runs: LRUCache[str, CopyRun] = sized_cache(RUN_BYTES, size=_bytes_of)
+        self._written: LRUCache[str, _Written] = LRUCache(WRITTEN)
         self._flows: LRUCache[str, Flow] = LRUCache(FLOWS)
         self._roles: RoleScores | None = None
 
@@ -379,7 +432,7 @@ class ModelService:
                 position=question.position,
             )
 
-    def flow(self, question: q.FlowQuestion, _: Progress) -> Flow:
+    def flow(self, question: q.FlowQuestion, _: Progress) -> FlowAnswer:
         """The graph of one prediction: as `saccade heads flow --json`."""
         run, replacement = self._unmeasured(question)
         at, target = short_enough(run, question.position), self._target(run, question)
@@ -389,7 +442,31 @@ class ModelService:
                 self._flows[key] = find_flow(
                     self.model, run.ids[:, : at + 1], target, replacement=replacement
                 )
-        return self._flows[key].pruned(question.threshold)
+        return FlowAnswer.of(self._flows[key].pruned(question.threshold))
+
+    def generate(self, question: q.GenerateQuestion, progress: Progress) -> WrittenToken:
+        """One token that the model writes, with the effect of every head on it.
+
+        Tokens are written once, in their order: the text so far is kept.
+        """
+        key = question.model_dump_json(exclude={"index"})
+        if key not in self._written:
+            run = self._run(question.text, [])  # refuses a text that is too long
+            room = self.model.max_positions or q.MOST_TOKENS
+            self._written[key] = _Written(
+                generate(
+                    self.model,
+                    question.text,
+                    tokens=max(0, min(q.MOST_WRITTEN, room - len(run.tokens))),
+                    temperature=question.temperature,
+                    seed=question.seed,
+                    replacement=self._mean,
+                )
+            )
+        found = self._written[key].token(question.index, progress)
+        return WrittenToken(
+            position=found.position, token=found.token, is_end=found.is_end, heads=found.heads
+        )
 
     def compare(self, question: q.CompareQuestion, _: Progress) -> CompareAnswer:
         """Two prompts, compared."""
@@ -508,6 +585,26 @@ class ModelService:
     @cached_property
     def _mean(self) -> Replacement:
         return Replacement.usual(self.model)
+
+
+class _Written:
+    """A text that is being generated."""
+
+    def __init__(self, tokens: Iterator[GeneratedToken]) -> None:
+        self._rest = tokens
+        self._tokens: list[GeneratedToken] = []
+
+    def token(self, index: int, progress: Progress) -> GeneratedToken:
+        while len(self._tokens) <= index:
+            progress("writing", len(self._tokens), index + 1)
+            found = next(self._rest, None)
+            if found is None:
+                raise UsageError(
+                    f"the text ends after {len(self._tokens)} tokens",
+                    hint="begin with another prompt, or a temperature",
+                )
+            self._tokens.append(found)
+        return self._tokens[index]
 
 
 def _bytes_of(run: CopyRun) -> int:

@@ -13,6 +13,7 @@ import { promptScreen } from "./screen_prompt.js";
 import { headScreen } from "./screen_head.js";
 import { positionsScreen } from "./screen_positions.js";
 import { flowScreen } from "./screen_flow.js";
+import { generateScreen } from "./screen_generate.js";
 import { compareScreen } from "./screen_compare.js";
 import { actScreen } from "./screen_act.js";
 import { lensesScreen } from "./screen_lenses.js";
@@ -24,6 +25,7 @@ const SCREENS = {
   head: ["Head", headScreen, "reading"],
   positions: ["Positions", positionsScreen, "positions", "attribution"],
   flow: ["Flow", flowScreen, "flow"],
+  generate: ["Generate", generateScreen, "generate"],
   compare: ["Compare", compareScreen, "compare"],
   act: ["Act", actScreen, "act"],
   lenses: ["Lenses", lensesScreen, "lenses"],
