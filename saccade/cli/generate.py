@@ -90,7 +90,7 @@ def generate(
         if not as_json and ids and opened.tokenizer is not None:
             # Decoded with the prompt: some tokenizers drop the space before the first token.
             before = [] if chat else opened.encode(prompt)[0].tolist()
-            text = opened.tokenizer.decode([*before, *ids], skip_special_tokens=True)
+            text = str(opened.tokenizer.decode([*before, *ids], skip_special_tokens=True))
             write(f"\n{text}\n")
 
 
