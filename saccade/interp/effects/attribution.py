@@ -6,9 +6,10 @@ gradient of the target's score at each activation, times the activation minus wh
 
 The effect of a replacement is the integral of that product over the way from the activation to the
 replacement, of which the gradient at the text is the first point alone. We tried points half-way as
-well, where the heads of every fourth layer move together: on four prompts they raised the mean
-correlation with the exact effect by 0.02, on four others they lowered it, because heads that move
-together change each other's gradients. So there is one gradient, and what is exact stands beside
+well, where the heads of every fourth layer move together: on the four prompts that the weight was
+chosen on, the mean correlation with the exact effect rose from 0.93 to 0.95; on four others it
+stayed at 0.96, and fell at the last position, because heads that move together change each other's
+gradients. So there is one gradient, and what is exact stands beside
 it: `with_exact_end` measures all heads at the position of the prediction, where the largest effects
 are, and `with_agreement` the largest others.
 
