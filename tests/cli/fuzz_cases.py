@@ -29,9 +29,9 @@ SHORT += ["--directions", "2", "--control", "2"]
 BASES: dict[str, list[list[str]]] = {
     "read": [
         [PROMPT, *LENS, *JSON],
-        ["--prompts", "@pairs.txt", *LENS, *JSON],
+        ["--prompts", "@pairs.txt", "--summary", *LENS, *JSON],
     ],
-    "generate": [[PROMPT, "--tokens", "2", *MODEL, *JSON]],
+    "generate": [[PROMPT, "--tokens", "1", *MODEL, *JSON]],
     "view": [
         ["--print", "reading", "--ask", '{"text": "One day"}', *LENS],
         ["--no-model", "--no-browser", "--host", "127.0.0.1", "@run"],
@@ -74,6 +74,8 @@ BASES: dict[str, list[list[str]]] = {
     "lens list": [[*JSON]],
     "heads rank": [[PROMPT, "--token", "ball", *TEXT, *MODEL, *JSON]],
     "heads roles": [["--role", "previous", *MODEL, *JSON]],
+    "heads flow": [[PROMPT, "--token", "ball", *MODEL, *JSON]],
+    "heads paths": [[PROMPT, "--token", "ball", "--to", "1.1", *MODEL, *JSON]],
     "guard fit": [["@prompts.txt", *LENS, "--out", "guard", *JSON]],
     "guard score": [[PROMPT, *LENS, "--guard", "@guard", *JSON]],
     "guard eval": [[*LENS, "--guard", "@guard", "--prompts", "10", *JSON]],
@@ -177,7 +179,7 @@ STDIN: dict[str, tuple[bytes, int]] = {
 }
 FROM_STDIN: dict[str, list[str]] = {
     "read": ["-", *LENS, *JSON],
-    "generate": ["-", "--tokens", "2", *MODEL, *JSON],
+    "generate": ["-", "--tokens", "1", *MODEL, *JSON],
     "trace": ["@translator", "-", *JSON],
     "translate": ["@translator", "-", "--beam", "2", "--max-length", "9", *JSON],
     "guard score": ["-", *LENS, "--guard", "@guard", *JSON],

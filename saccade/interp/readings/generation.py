@@ -197,7 +197,9 @@ class _Choice:
         if self._temperature == 0:
             return int(logits.argmax())
         # Drawn on the CPU, so that a text does not depend on the device.
-        p, order = (logits.cpu() / self._temperature).softmax(-1).sort(descending=True)
+        # The largest is subtracted first: a tiny temperature would make it infinite.
+        scaled = (logits.cpu().double() - logits.max().item()) / self._temperature
+        p, order = scaled.softmax(-1).sort(descending=True)
         before = p.cumsum(-1) - p
         p[before >= self._top_p] = 0  # the first token is always kept
         return int(order[torch.multinomial(p, 1, generator=self._generator)])

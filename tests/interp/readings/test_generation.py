@@ -138,6 +138,7 @@ def test_sampling_draws_from_the_prediction_and_a_seed_repeats_it(stories, mean)
     best = int(p.argmax())
     assert drawn.count(best) / 400 == pytest.approx(float(p[best]), abs=0.1)
     assert len(set(drawn)) > 1
+    assert generation._Choice(1e-320, 1.0, 5)(logits) == best  # as at temperature 0
     assert {generation._Choice(0.7, 1e-6, seed)(logits) for seed in range(20)} == {best}
 
 
