@@ -269,7 +269,7 @@ def test_the_flow_is_drawn_and_the_threshold_prunes_it(
         assert page.locator("main [data-edge]").count() == len(found["edges"])
         assert f"{100 * found['kept']:.0f}%" in page.inner_text("main .flow .note")
 
-    shown(0.05)
+    shown(0.12)
     page.get_by_label("threshold", exact=True).press("End")
     until(page, "() => location.hash.includes('threshold=0.5')")
     wait_until_settled(page)
