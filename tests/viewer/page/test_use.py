@@ -21,7 +21,7 @@ def state_of(screen: str, text: str, other: str) -> dict[str, str]:
     return {"screen": screen, "text": text, **more.get(screen, {}), **pinned.get(screen, {})}
 
 
-@pytest.mark.parametrize("screen", (*SCREENS, "effects"))
+@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
 def test_a_link_restores_the_view(new_page, viewed, text, other, screen, wait_until_settled):
     link = viewed.link(**state_of(screen, text, other))
     page = new_page(link)
@@ -74,7 +74,7 @@ def test_every_screen_is_a_link_that_the_keyboard_reaches(new_page, viewed, text
     assert tuple(names) == SCREENS
 
 
-@pytest.mark.parametrize("screen", (*SCREENS, "effects"))
+@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
 def test_nothing_runs_over_the_edge(new_page, viewed, text, other, screen, wait_until_settled):
     page = new_page(viewed.link(**state_of(screen, text, other)), width=360, height=780)
     root = "document.documentElement"
@@ -84,7 +84,7 @@ def test_nothing_runs_over_the_edge(new_page, viewed, text, other, screen, wait_
         assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 0, width
 
 
-@pytest.mark.parametrize("screen", (*SCREENS, "effects"))
+@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
 def test_the_accessibility_check_finds_nothing(
     new_page, viewed, text, other, screen, wait_until_settled
 ):
