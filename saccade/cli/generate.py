@@ -88,7 +88,10 @@ def generate(
             else:
                 write(_line(each, heads) + "\n")
         if not as_json and ids and opened.tokenizer is not None:
-            write(f"\n{prompt if not chat else ''}{opened.tokenizer.decode(ids)}\n")
+            # Decoded with the prompt: some tokenizers drop the space before the first token.
+            before = [] if chat else opened.encode(prompt)[0].tolist()
+            text = str(opened.tokenizer.decode([*before, *ids], skip_special_tokens=True))
+            write(f"\n{text}\n")
 
 
 def _line(each: GeneratedToken, n_heads: int) -> str:

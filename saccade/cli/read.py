@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 READ_EXAMPLES = """
 saccade read "When Mary and John met, John gave a book to" --token Mary --against John
-saccade read - --layer 29 --json < prompt.txt
 saccade read --prompts prompts.jsonl --token Paris
 """
 

@@ -27,7 +27,11 @@ SHORT = ["--windows", "2", "--window", "8", "--basis-windows", "1"]
 SHORT += ["--directions", "2", "--control", "2"]
 
 BASES: dict[str, list[list[str]]] = {
-    "read": [[PROMPT, *LENS, *JSON]],
+    "read": [
+        [PROMPT, *LENS, *JSON],
+        ["--prompts", "@pairs.txt", *LENS, *JSON],
+    ],
+    "generate": [[PROMPT, "--tokens", "2", *MODEL, *JSON]],
     "view": [
         ["--print", "reading", "--ask", '{"text": "One day"}', *LENS],
         ["--no-model", "--no-browser", "--host", "127.0.0.1", "@run"],
@@ -173,6 +177,7 @@ STDIN: dict[str, tuple[bytes, int]] = {
 }
 FROM_STDIN: dict[str, list[str]] = {
     "read": ["-", *LENS, *JSON],
+    "generate": ["-", "--tokens", "2", *MODEL, *JSON],
     "trace": ["@translator", "-", *JSON],
     "translate": ["@translator", "-", "--beam", "2", "--max-length", "9", *JSON],
     "guard score": ["-", *LENS, "--guard", "@guard", *JSON],

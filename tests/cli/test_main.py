@@ -127,7 +127,7 @@ def test_the_version_is_the_packages(capsys):
     ("arguments", "words"),
     [
         (["raed"], "No such command 'raed'"),
-        (["read"], "Missing argument"),
+        (["generate"], "Missing argument"),
         (["read", "a", "--colour"], "No such option"),
         (
             ["read", "a", "--by", "size"],

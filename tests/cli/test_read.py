@@ -1,7 +1,10 @@
 """`saccade read` and `saccade model`, on a random model of three layers saved in a folder."""
 
+import csv
 import io
 import json
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -76,45 +79,73 @@ def saved(lenses, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Where the means of the model are computed once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def read(folder, saved, capsys, monkeypatch, tmp_path):
+def read(folder, saved, capsys, monkeypatch, cache):
     """Runs the command; its exit code, what it printed, and what it said on stderr."""
     from saccade.cli.main import main
 
-    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SACCADE_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "100")
 
-    def run(*arguments, model=folder, lens=saved):
+    def run(*arguments, model=folder, lens=saved, command="read"):
         given = ["--model", str(model), *(["--lens", str(lens)] if lens else [])]
-        code = main(["read", *map(str, arguments), *given])
+        code = main([command, *map(str, arguments), *given])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
     return run
 
 
-def test_the_heads_that_say_most_are_shown_first(read, lenses):
+@pytest.fixture
+def reading(lenses, read):
+    """What Python reads, with the same means."""
+    from saccade.interp.readings.reader import read as read_one
+
+    def get(text=TEXT, **options):
+        return read_one(lenses.model, text, lenses=lenses, **options)
+
+    return get
+
+
+def test_the_heads_with_the_largest_effects_are_shown_first(read, reading):
     code, out, err = read(TEXT)
     assert code == 0 and err == ""
-    names = [line.split()[0] for line in out.splitlines() if "  lens  " in line]
-    assert names == [head.name for head in lenses.read(TEXT).ranked()[:8]]
+    names = [line.split()[0] for line in out.splitlines() if "  effect  " in line]
+    assert names[:8] == [head.name for head in reading().ranked()[:8]]
     assert "\x1b" not in out  # not a terminal: no colours
-    for label in ("predicts", "adds", "suppresses", "attends to", "quality ", "direct "):
+    for label in ("predicts", "promotes", "suppresses", "attends to", "quality ", "direct "):
         assert label in out
 
 
-def test_json_is_the_reading_of_the_shown_heads(read, lenses):
+def test_without_lenses_the_effects_are_shown(read, reading):
+    code, out, err = read(TEXT, lens=None)
+    assert code == 0 and err == ""
+    assert "  effect  " in out and "knows" not in out
+    code, out, err = read(TEXT, "--no-effects", lens=None)
+    assert (code, out) == (1, "")
+    assert "no lenses for" in err and "hint: fit lenses with `saccade lens fit" in err
+
+
+def test_json_is_the_reading_of_the_shown_heads(read, reading):
     code, out, err = read(TEXT, "--json", "--top", 3, "--heads", 4, "--by", "quality")
     loaded = json.loads(out)
     assert code == 0 and err == ""
-    expected = lenses.read(TEXT).ranked("quality")[:4]
+    expected = reading().ranked("quality")[:4]
     assert [(h["layer"], h["head"]) for h in loaded["heads"]] == [
         (h.layer, h.head) for h in expected
     ]
-    assert loaded["heads"][0]["kl_from_baseline"] == pytest.approx(
-        expected[0].kl_from_baseline, rel=1e-4
+    shown = loaded["heads"][0]
+    assert shown["lens"]["kl_from_baseline"] == pytest.approx(
+        expected[0].lens.kl_from_baseline, rel=1e-4
     )
-    assert all(len(head["predicts"]) == 3 for head in loaded["heads"])
+    assert shown["effect"]["kl"] == pytest.approx(expected[0].effect.kl, rel=1e-4)
+    assert all(len(head["lens"]["predicts"]) == 3 for head in loaded["heads"])
     assert loaded["text"] == TEXT
 
 
@@ -148,7 +179,7 @@ def test_a_position_and_the_unembedding_can_be_asked_for(read):
 def test_a_page_is_written_beside_what_is_printed(read, tmp_path):
     path = tmp_path / "page.html"
     code, out, err = read(TEXT, "--html", path)
-    assert code == 0 and "adds" in out and err == f"wrote {path}\n"
+    assert code == 0 and "promotes" in out and err == f"wrote {path}\n"
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
 
@@ -160,22 +191,18 @@ def test_a_page_that_cannot_be_written_is_said_in_a_line(read, tmp_path):
     assert (code, out) == (1, "") and "could not write" in error and hint.startswith("hint: ")
 
 
-def test_lenses_are_found_in_their_default_place(read, lenses):
+def test_lenses_are_found_in_their_default_place(read, lenses, monkeypatch, tmp_path):
     from saccade.interp.lenses.lens_set import default_lens_path
 
-    code, out, err = read(TEXT, lens=None)
-    assert (code, out) == (1, "")
-    assert (
-        err.startswith("error: no lenses for") and "hint: fit lenses with `saccade lens fit" in err
-    )
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
     lenses.save(default_lens_path(lenses.model))
-    assert read(TEXT, lens=None)[0] == 0
+    assert "knows" in read(TEXT, lens=None)[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "tokens"),
     [
-        ([""], 2, "the text is empty"),
+        ([""], 2, "empty"),
         (["  \n"], 2, "the text is empty"),
         (["w1 " * 20], 2, "the text is too long: it has 20 tokens"),
         ([TEXT, "--layer", 3], 2, "no layer 3"),
@@ -185,6 +212,14 @@ def test_lenses_are_found_in_their_default_place(read, lenses):
         ([TEXT, "--position", 4], 2, "no position 4: the text has 4 tokens"),
         ([TEXT, "--top", 0], 2, "cannot show 0 tokens"),
         ([TEXT, "--heads", 0], 2, "Invalid value for '--heads'"),
+        ([], 2, "expected either a prompt or --prompts FILE, got neither"),
+        ([TEXT, "--prompts", "file"], 2, "expected either a prompt or --prompts FILE, got both"),
+        ([TEXT, "--summary"], 2, "--summary is about many prompts"),
+        ([TEXT, "--json", "--csv", "-"], 2, "--json and --csv were both given"),
+        ([TEXT, "--chat"], 1, "has no chat template"),
+        ([TEXT, "--token", "w3", "--against", "w3"], 2, "begin with the same token"),
+        ([TEXT, "--against", "w3"], 2, "a contrast needs a token"),
+        (["--prompts", "nowhere.txt"], 2, "cannot read the prompts from nowhere.txt"),
         ([TEXT, "--plugin", "nowhere.py"], 2, "no plugin at nowhere.py"),
     ],
 )
@@ -194,6 +229,133 @@ def test_what_cannot_be_done_is_said_in_a_line(read, arguments, code, tokens):
     assert (got, out) == (code, "")
     assert error.startswith("error: ") and tokens in error
     assert hint.startswith("hint: ")
+
+
+# Many prompts.
+
+MANY = ["w17 w3 w41 w5", "w2 w9", "w8 w7 w6 w5 w4 w3", "w1"]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n\n".join(MANY) + "\n")
+    return path
+
+
+def test_many_prompts_stream_a_line_of_json_each_in_their_order(read, reading, prompts):
+    code, out, err = read("--prompts", prompts, "--json", "--heads", 3)
+    assert code == 0 and err == ""
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [each["text"] for each in lines] == MANY
+    assert [each["prompt"] for each in lines] == [1, 3, 5, 7]  # the lines of the file
+    for line in lines:
+        expected = reading(line["text"]).ranked()[:3]
+        assert [h["effect"]["kl"] for h in line["heads"]] == pytest.approx(
+            [h.effect.kl for h in expected], rel=1e-3
+        )
+
+
+def test_many_prompts_as_csv_have_a_row_a_head(read, prompts, tmp_path):
+    code, out, _ = read("--prompts", prompts, "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0 and len(rows) == len(MANY) * LAYERS * HEADS
+    assert read("--prompts", prompts, "--csv", tmp_path / "table.csv")[1] == ""
+    assert (tmp_path / "table.csv").read_text() == out
+    one = read(MANY[0], "--csv", "-")[1]
+    for line, expected in zip(csv.DictReader(io.StringIO(one)), rows, strict=False):
+        assert line["promotes"] == expected["promotes"] and line["head"] == expected["head"]
+        assert float(line["kl"]) == pytest.approx(float(expected["kl"]), rel=1e-3)
+
+
+def test_the_summary_is_the_mean_effect_of_each_head(read, reading, prompts):
+    code, out, _ = read("--prompts", prompts, "--token", "w9", "--summary", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["n_prompts"] == 4 and found["token"] == "w9"
+    readings = [reading(text, token="w9") for text in MANY]
+    for head in found["heads"]:
+        effects = [r.at(head["layer"], head["head"]).effect.on_token for r in readings]
+        assert head["mean"] == pytest.approx(sum(effects) / 4, abs=1e-4)
+    shown = read("--prompts", prompts, "--token", "w9", "--heads", 2)[1]
+    best = found["heads"][0]
+    assert f"{best['layer']}.{best['head']} " in shown and "95% interval" in shown
+
+
+def test_a_file_of_json_may_ask_for_tokens(read, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "w1 w2", "token": "w5"}\n{"prompt": "w3", "position": 0}\n')
+    lines = [json.loads(line) for line in read("--prompts", path, "--json")[1].splitlines()]
+    assert lines[0]["target"]["text"].strip() == "w5" and lines[1]["position"] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        ("", "there are no prompts in"),
+        ("\n \n", "there are no prompts in"),
+        ('{"prompt": "w1"}\n{"prompt": \n', "line 2 of"),
+        ("w1\n\n" + "w2 " * 20, "prompt 3: the text is too long: it has 20 tokens"),
+    ],
+)
+def test_a_broken_file_of_prompts_is_told_before_anything_is_read(read, tmp_path, content, tokens):
+    path = tmp_path / "prompts.txt"
+    path.write_text(content)
+    code, out, err = read("--prompts", path, "--json")
+    error, hint = err.strip().splitlines()
+    assert (code, out) == (2, "") and tokens in error and hint.startswith("hint: ")
+
+
+def test_ctrl_c_while_a_line_is_written_takes_effect_after_it(monkeypatch):
+    from saccade.cli.options import line_writer
+
+    class Interrupted(io.StringIO):
+        """Is interrupted when it has half of what it is given."""
+
+        def write(self, lines):
+            half = len(lines) // 2
+            super().write(lines[:half])
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().write(lines[half:])
+
+    out = Interrupted()
+    monkeypatch.setattr("sys.stdout", out)
+    before = signal.getsignal(signal.SIGINT)
+    with line_writer() as write, pytest.raises(KeyboardInterrupt):
+        write("first\n")
+    assert out.getvalue() == "first\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# Generation.
+
+
+def test_generation_shows_a_line_a_token_and_the_text(read):
+    code, out, err = read(TEXT, "--tokens", 5, lens=None, command="generate")
+    assert code == 0 and err == ""
+    lines = out.splitlines()
+    assert len(lines) == 7 and lines[-1].startswith(TEXT)
+    assert all(len(line) <= 80 and "%" in line for line in lines[:5])
+    read_json = read(TEXT, "--tokens", 5, "--json", lens=None, command="generate")[1]
+    loaded = [json.loads(line) for line in read_json.splitlines()]
+    assert [each["position"] for each in loaded] == [4, 5, 6, 7, 8]
+    written = [each["text"].strip() for each in loaded]
+    assert lines[-1].split()[4:] == [each for each in written if each != "w0"]  # a special token
+    assert all(each["promoted_by"][0]["effect"] > 0 for each in loaded)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "tokens"),
+    [
+        ([""], 2, "the text is empty"),
+        ([TEXT, "--tokens", 16], 2, "cannot write 16 tokens: the prompt has 4"),
+        ([TEXT, "--top-p", 0], 2, "no probability 0.0"),
+        ([TEXT, "--chat", "--tokens", 2], 1, "has no chat template"),
+    ],
+)
+def test_what_cannot_be_generated_is_said_in_a_line(read, arguments, code, tokens):
+    got, out, err = read(*arguments, lens=None, command="generate")
+    error, hint = err.strip().splitlines()
+    assert (got, out) == (code, "") and tokens in error and hint.startswith("hint: ")
 
 
 def test_a_missing_model_or_lens_is_said_in_a_line(read, tmp_path, monkeypatch):

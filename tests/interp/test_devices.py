@@ -15,6 +15,7 @@ import pytest
 import torch
 from second_device import DEVICE, assert_same, second_device
 
+from saccade.interp.effects.replacement import Replacement
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import (
     Ablate,
@@ -33,6 +34,7 @@ from saccade.interp.lenses.fit import fit_lenses
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.lens_set import load_lenses
 from saccade.interp.lenses.self_text import write_corpus
+from saccade.interp.readings.generation import generate
 from saccade.interp.readings.reader import read
 from saccade.interp.readings.reading_table import predictions
 from saccade.interp.readings.text_run import TextRun
@@ -160,14 +162,35 @@ def test_lenses_are_fitted_read_and_evaluated(
         fit_lenses(model, text_file, replace(config, **SMALL), save_to=tmp_path / folder)
         lenses = load_lenses(tmp_path / folder, model)
         weights = {layer: lens.state_dict() for layer, lens in lenses.by_layer.items()}
-        reading = read(lenses, TEXT, top=1, unembedding=True)
-        said = [(each.kl_from_baseline, each.direct, each.attends) for each in reading.heads]
+        zero = Replacement.zero(model)
+        reading = read(model, TEXT, lenses=lenses, top=1, unembedding=True, replacement=zero)
+        said = [
+            [each.lens.kl_from_baseline if each.lens else None for each in reading.ranked("lens")],
+            [(each.effect.on_token, each.effect.direct, each.attends) for each in reading.heads],
+        ]
         evaluated = evaluate_lenses(lenses, test, max_positions=40)
         return weights, said, evaluated.lenses.means, evaluated.quality()
 
     wanted = found(stories, "here")
     with second_device():
         assert_same(found(there, "there"), wanted)
+
+
+def test_many_prompts_are_read_and_a_text_is_generated(stories, there):
+    def found(model):
+        zero = Replacement.zero(model)
+        readings = read(model, [TEXT, "Tom saw a"], replacement=zero)
+        heads = [[(h.effect.kl, h.effect.on_token) for h in each.heads] for each in readings]
+        means = [each.mean for each in readings.promoters(" was").heads]
+        written = [
+            (each.token.id, [head.effect for head in each.heads])
+            for each in generate(model, TEXT, tokens=3, replacement=zero)
+        ]
+        return heads, means, written
+
+    wanted = found(stories)
+    with second_device():
+        assert_same(found(there), wanted)
 
 
 def test_lenses_are_fitted_on_text_that_the_model_writes(stories, there, tmp_path, monkeypatch):

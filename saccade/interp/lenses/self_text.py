@@ -152,7 +152,8 @@ def sample_batch(
     start = 0
     while end < ids.shape[1]:
         logits = _next_logits(model, ids[:, start:end], past)
-        logits[:, barred] = -math.inf
+        if barred:  # an empty list is no index of a tensor
+            logits[:, barred] = -math.inf
         if temperature != 1.0:  # over a whole vocabulary even a division costs time
             logits = logits / temperature
         token = draw(logits, uniform[end].to(logits.device), top_p=top_p).to(ids.device)

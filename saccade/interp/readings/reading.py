@@ -183,16 +183,18 @@ class Reading:
     template: list[int] = field(default_factory=list)
     """The positions of the tokens that a chat template adds to messages."""
 
-    def ranked(self, by: Order = "effect") -> tuple[HeadReading, ...]:
+    def ranked(self, by: Order | None = None) -> tuple[HeadReading, ...]:
         """The heads and other parts, largest first.
 
         Args:
             by: "effect", the KL of the model's prediction with the head from that without it;
                 "token", the size of its effect on the target token's logit; "direct", the direct
                 part of that; "lens", the KL of its lens from the baseline here; "quality", the
-                gain of its lens on held-out text. Heads without the metric come last.
+                gain of its lens on held-out text. Heads without the metric come last. By default
+                "effect", or "lens" in a reading without effects.
         """
-        return in_order((*self.heads, *self.others), by)
+        usual: Order = "lens" if self.replaced_by is None else "effect"
+        return in_order((*self.heads, *self.others), by or usual)
 
     def at(self, layer: int, head: int | None = None) -> HeadReading:
         """The reading of one head; without a head, of the residual stream after the layer."""
@@ -214,7 +216,7 @@ class Reading:
         """One JSON object."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
-    def to_table(self, *, by: Order = "effect", heads: int = 8, width: int = 80) -> str:
+    def to_table(self, *, by: Order | None = None, heads: int = 8, width: int = 80) -> str:
         """The prediction and the first heads of a ranking, as plain text."""
         from saccade.interp.readings.reading_table import table_text
 

@@ -80,6 +80,13 @@ def logit_lens(model, layer, _):
     return LogitLens.start(model, layer)
 
 
+def only_lenses(lenses, text, **options):
+    """A reading without effects."""
+    from saccade.interp.readings.reader import read
+
+    return read(lenses.model, text, lenses=lenses, effects=False, **options)
+
+
 @pytest.fixture(scope="module")
 def model():
     return tiny_model()
@@ -94,9 +101,17 @@ def lenses(model):
 
 @pytest.fixture(scope="module")
 def reading(lenses):
+    from saccade.interp.effects.replacement import Replacement
     from saccade.interp.readings.reader import read
 
-    return read(lenses, TEXT, top=TOP, unembedding=True)
+    return read(
+        lenses.model,
+        TEXT,
+        lenses=lenses,
+        top=TOP,
+        unembedding=True,
+        replacement=Replacement.zero(lenses.model),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +167,7 @@ def test_what_a_head_says_agrees_with_loops_over_the_tokens(lenses, reading, run
     usual = [math.exp(each) for each in lenses.baseline.tolist()]
     shares = [a * math.log(a / b) for a, b in zip(p, usual, strict=True)]
     drops = [b * math.log(a / b) for a, b in zip(p, usual, strict=True)]
-    read = reading.at(layer, head)
+    read = reading.at(layer, head).lens
     assert read.kl_from_baseline == pytest.approx(sum(shares), rel=1e-4)
     for tokens, figures, sign in (
         (read.predicts, p, 1),
@@ -170,7 +185,7 @@ def test_what_a_head_says_agrees_with_loops_over_the_tokens(lenses, reading, run
 def test_an_added_token_is_likelier_than_always_and_a_suppressed_one_less(lenses, reading, run):
     usual = [math.exp(each) for each in lenses.baseline.tolist()]
     p = chances_by_loops(lenses, run["z"], 1, 2)
-    read = reading.at(1, 2)
+    read = reading.at(1, 2).lens
     assert read.adds and read.suppresses
     assert all(p[token.id] > usual[token.id] and token.value > 0 for token in read.adds)
     assert all(p[token.id] < usual[token.id] and token.value < 0 for token in read.suppresses)
@@ -191,9 +206,9 @@ def frozen_by_hand(model, run, part):
 def test_contributions_sum_to_what_all_attention_adds_to_the_predicted_tokens_logit(
     model, reading, run
 ):
-    row = model.hf.lm_head.weight[reading.prediction[0].id]
+    row = model.hf.lm_head.weight[reading.prediction[0].id] - model.hf.lm_head.weight.mean(0)
     whole = sum(float(frozen_by_hand(model, run, run["wrote"][at]) @ row) for at in range(LAYERS))
-    assert sum(head.direct for head in reading.heads) == pytest.approx(whole, rel=1e-4)
+    assert sum(head.effect.direct for head in reading.heads) == pytest.approx(whole, rel=1e-4)
 
 
 def test_a_contribution_and_the_raw_unembedding_are_those_of_the_heads_own_columns(
@@ -206,7 +221,9 @@ def test_a_contribution_and_the_raw_unembedding_are_those_of_the_heads_own_colum
     added = frozen_by_hand(model, run, columns @ run["z"][layer][head])
     logits = (model.hf.lm_head.weight @ added).tolist()
     read = reading.at(layer, head)
-    assert read.direct == pytest.approx(logits[reading.prediction[0].id], rel=1e-3)
+    assert read.effect.direct == pytest.approx(
+        logits[reading.prediction[0].id] - sum(logits) / VOCAB, rel=1e-3
+    )
     order = sorted(range(VOCAB), key=lambda w: -logits[w])[:TOP]
     assert [token.id for token in read.unembedded] == order
     assert [w.value for w in read.unembedded] == pytest.approx([logits[w] for w in order], rel=1e-3)
@@ -234,9 +251,11 @@ def test_heads_come_in_order_of_depth_and_each_ranking_falls(reading):
         (layer, head) for layer in range(LAYERS) for head in range(HEADS)
     ]
     for by, figure in (
-        ("lens", lambda head: head.kl_from_baseline),
-        ("direct", lambda head: head.direct),
-        ("quality", lambda head: head.quality["gain"]),
+        ("lens", lambda head: head.lens.kl_from_baseline),
+        ("direct", lambda head: head.effect.direct),
+        ("quality", lambda head: head.lens.quality["gain"]),
+        ("effect", lambda head: head.effect.kl),
+        ("token", lambda head: abs(head.effect.on_token)),
     ):
         ranked = reading.ranked(by)
         assert sorted(ranked, key=figure, reverse=True) == list(ranked)
@@ -244,24 +263,25 @@ def test_heads_come_in_order_of_depth_and_each_ranking_falls(reading):
 
 
 def test_quality_is_that_of_the_lens_and_a_share_of_the_baseline_lens(reading):
-    head = reading.at(2, 0)
+    head = reading.at(2, 0).lens
     assert head.quality == pytest.approx({"kl": 2.8, "gain": 0.2})
     assert head.explained == pytest.approx(0.2 / 3.0)
 
 
 def test_a_position_inside_a_text_is_read_as_if_the_text_ended_there(lenses):
-    from saccade.interp.readings.reader import read
-
-    inside, cut = read(lenses, TEXT, position=2), read(lenses, " ".join(TEXT.split()[:3]))
+    inside, cut = (
+        only_lenses(lenses, TEXT, position=2),
+        only_lenses(lenses, " ".join(TEXT.split()[:3])),
+    )
     assert inside.position == cut.position == 2
     assert len(inside.tokens) == 6 and len(cut.tokens) == 3
-    assert [h.kl_from_baseline for h in inside.heads] == pytest.approx(
-        [h.kl_from_baseline for h in cut.heads], rel=1e-4
+    assert [h.lens.kl_from_baseline for h in inside.heads] == pytest.approx(
+        [h.lens.kl_from_baseline for h in cut.heads], rel=1e-4
     )
-    assert [[w.id for w in h.adds] for h in inside.heads] == [
-        [w.id for w in h.adds] for h in cut.heads
+    assert [[w.id for w in h.lens.adds] for h in inside.heads] == [
+        [w.id for w in h.lens.adds] for h in cut.heads
     ]
-    assert read(lenses, TEXT, position=-4).to_dict() == inside.to_dict()
+    assert only_lenses(lenses, TEXT, position=-4).to_dict() == inside.to_dict()
 
 
 def test_lenses_measured_together_say_what_they_say_alone(monkeypatch):
@@ -329,16 +349,16 @@ def test_the_largest_are_those_of_topk(d_vocab):
 
 def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_model(model):
     from saccade.errors import LensError
-    from saccade.interp.readings.reader import read
 
-    reading = read(with_lenses(model, logit_lens), TEXT, top=TOP)
-    assert [(head.layer, head.head, head.name) for head in reading.heads] == [
-        (layer, None, str(layer)) for layer in range(LAYERS)
+    reading = only_lenses(with_lenses(model, logit_lens), TEXT, top=TOP)
+    assert reading.heads == ()
+    assert [(each.layer, each.head, each.name) for each in reading.others] == [
+        (layer, None, f"{layer}.residual") for layer in range(LAYERS)
     ]
     last = reading.at(LAYERS - 1)
-    assert [token.id for token in last.predicts] == [token.id for token in reading.prediction]
-    assert last.direct is None and last.attends == () and last.unembedded == ()
-    with pytest.raises(LensError, match="no head has a direct effect"):
+    assert [token.id for token in last.lens.predicts] == [token.id for token in reading.prediction]
+    assert last.effect is None and last.attends == () and last.unembedded == ()
+    with pytest.raises(LensError, match="no head has a direct effect on a token"):
         reading.ranked("direct")
     assert reading.to_table(heads=2).count("  lens  ") == 2  # one per entry
     assert f'"layer":{LAYERS - 1},"head":null' in reading.to_html()
@@ -346,18 +366,20 @@ def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_
 
 def test_a_model_that_hides_its_attention_is_read_without_it(lenses, monkeypatch):
     from saccade.errors import ModelError
-    from saccade.interp.lenses import reading
+    from saccade.interp.effects.replacement import Replacement
+    from saccade.interp.readings import reader
 
-    own = reading.capture
+    own = reader.measure_effects
 
-    def hiding(*args, attention=(), **kwargs):
+    def hiding(*args, attention, **kwargs):
         if attention:
             raise ModelError("could not see the attention weights", hint="")
-        return own(*args, **{k: v for k, v in kwargs.items() if k != "attention_positions"})
+        return own(*args, **kwargs)
 
-    monkeypatch.setattr(reading, "capture", hiding)
-    heads = reading.read(lenses, TEXT).heads
-    assert all(head.attends == () and head.direct is not None for head in heads)
+    monkeypatch.setattr(reader, "measure_effects", hiding)
+    zero = Replacement.zero(lenses.model)
+    heads = reader.read(lenses.model, TEXT, lenses=lenses, replacement=zero).heads
+    assert all(head.attends == () and head.effect.direct is not None for head in heads)
 
 
 def test_the_json_holds_what_the_reading_does(reading):
@@ -366,15 +388,16 @@ def test_the_json_holds_what_the_reading_does(reading):
     assert len(loaded["heads"]) == LAYERS * HEADS
     head = loaded["heads"][-1]
     assert (head["layer"], head["head"]) == (LAYERS - 1, HEADS - 1)
-    assert head["kl_from_baseline"] == pytest.approx(reading.heads[-1].kl_from_baseline, rel=1e-5)
-    assert head["adds"][0].keys() == {"id", "text", "value"}
-    assert head["attends"][0].keys() == {"position", "text", "weight"}
+    last = reading.heads[-1]
+    assert head["lens"]["kl_from_baseline"] == pytest.approx(last.lens.kl_from_baseline, rel=1e-5)
+    assert head["effect"]["kl"] == pytest.approx(last.effect.kl, rel=1e-5)
+    assert head["lens"]["adds"][0].keys() == {"id", "text", "value"}
+    assert head["attends"][0].keys() == {"position", "text", "weight", "length"}
 
 
 def test_without_being_asked_the_raw_unembedding_is_left_out(lenses):
-    from saccade.interp.readings.reader import read
 
-    assert all(head.unembedded == () for head in read(lenses, TEXT).heads)
+    assert all(head.unembedded == () for head in only_lenses(lenses, TEXT).heads)
 
 
 @pytest.mark.parametrize("width", [40, 79, 120])
@@ -382,34 +405,38 @@ def test_the_table_keeps_to_its_width_and_shows_spaces(reading, width):
     text = reading.to_table(width=width, heads=3)
     assert max(map(len, text.splitlines())) <= width
     assert "·w" in text and "\x1b" not in text
-    assert text.count("  adds  ") == 3
+    assert text.count("  knows  ") == 3 and text.count("  promotes  ") >= 3
 
 
 def test_a_weak_lens_is_called_weak(reading):
     from saccade.interp.readings.reading_table import grade
 
-    assert "weak" in grade(reading.at(0, 5)) and "weak" not in grade(reading.at(2, 0))
-    assert grade(replace(reading.at(2, 0), quality={})) == "not scored"
+    weak, good = reading.at(0, 5).lens, reading.at(2, 0).lens
+    assert "weak" in grade(weak) and "weak" not in grade(good)
+    assert grade(replace(good, quality={})) == "not scored"
 
 
 def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
     from saccade.errors import LensError, UsageError
-    from saccade.interp.readings.reader import read
 
     for call, kind, tokens in (
-        (lambda: read(lenses, "  "), UsageError, "the text is empty"),
-        (lambda: read(lenses, "w1 " * 20), UsageError, "has 20 tokens, and tiny reads at most 19"),
+        (lambda: only_lenses(lenses, "  "), UsageError, "the text is empty"),
         (
-            lambda: read(lenses, TEXT, position=6),
+            lambda: only_lenses(lenses, "w1 " * 20),
+            UsageError,
+            "has 20 tokens, and tiny reads at most 19",
+        ),
+        (
+            lambda: only_lenses(lenses, TEXT, position=6),
             UsageError,
             "no position 6: the text has 6 tokens",
         ),
-        (lambda: read(lenses, TEXT, position=-7), UsageError, "no position -7"),
-        (lambda: read(lenses, TEXT, top=0), UsageError, "cannot show 0 tokens"),
+        (lambda: only_lenses(lenses, TEXT, position=-7), UsageError, "no position -7"),
+        (lambda: only_lenses(lenses, TEXT, top=0), UsageError, "cannot show 0 tokens"),
         (lambda: reading.at(0, 6), UsageError, "no layer 0 head 6: it has 0.0 to 2.5"),
         (lambda: reading.at(1), UsageError, "no layer 1"),
         (
-            lambda: read(replace(lenses, quality={}), TEXT).ranked("quality"),
+            lambda: only_lenses(replace(lenses, quality={}), TEXT).ranked("quality"),
             LensError,
             "never scored",
         ),
@@ -420,20 +447,24 @@ def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
 
 
 def test_reading_leaves_no_hooks_behind(model, lenses):
+    from saccade.interp.effects.replacement import Replacement
     from saccade.interp.readings.reader import read
 
     def n_hooks():  # transformers keeps some of its own once it was asked for attention
         return [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.hf.modules()]
 
     before = n_hooks()
-    read(lenses, TEXT)
+    read(model, TEXT, lenses=lenses, replacement=Replacement.zero(model))
     assert n_hooks() == before
 
 
 def test_a_model_that_has_learnt_is_read_too(stories):
-    from saccade.interp.readings.reader import read
 
-    reading = read(with_lenses(stories, random_head_lens), "Once upon a time, there was a", top=3)
+    reading = only_lenses(
+        with_lenses(stories, random_head_lens), "Once upon a time, there was a", top=3
+    )
     assert reading.prediction[0].text == " little"
     assert len(reading.heads) == stories.n_heads
-    assert all(head.kl_from_baseline > 0 and len(head.predicts) == 3 for head in reading.heads)
+    assert all(
+        head.lens.kl_from_baseline > 0 and len(head.lens.predicts) == 3 for head in reading.heads
+    )

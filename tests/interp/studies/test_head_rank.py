@@ -8,39 +8,33 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from torch.nn.functional import kl_div
 from torch.testing import assert_close
 
 from saccade.errors import UsageError
+from saccade.interp.effects.replacement import Replacement, reference_text
+from saccade.interp.effects.target import Target, find_target, first_token
 from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.intervene import Ablate, intervene, mean_z
 from saccade.interp.heads.residual_path import direct_logits
-from saccade.interp.studies.head_rank import (
-    Replacement,
-    Target,
-    find_target,
-    first_token,
-    rank_heads,
-    reference_text,
-    self_repair,
-)
+from saccade.interp.studies.head_rank import rank_heads, self_repair
 
 TEXT = "Once upon a time, there was a little girl named"
 CLOSE = {"atol": 2e-4, "rtol": 1e-3}
 
 
 @torch.no_grad()
-def score_by_hand(model, ids, target, layer, head, put):
-    """The score of one copy of the prompt, with ``put(z)`` in the place of the head's z."""
+def logits_by_hand(model, ids, layer, head, value):
+    """The prediction of a whole run, with a value for the head's z at the last token."""
     at = model.layer(layer)
 
     def hook(_, args):
         z = args[0].clone().view(*ids.shape, at.n_heads, at.d_head)
-        z[:, :, head] = put(z[:, :, head])
+        z[:, -1, head] = value
         return (z.flatten(-2),)
 
     with at.projection.register_forward_pre_hook(hook):
-        logits = model.hf(input_ids=ids).logits[0, -1]
-    return float(target.score(logits))
+        return model.hf(input_ids=ids).logits[0, -1].float()
 
 
 @pytest.fixture
@@ -53,34 +47,34 @@ def target(stories):
     return find_target(stories, TEXT, "Lily", "Tom")
 
 
-@pytest.mark.parametrize("by", ["zero", "mean", "resample", "other"])
-def test_effects_are_those_of_one_head_at_a_time(stories, reference, target, by):
+@pytest.mark.parametrize("by", ["zero", "mean", "resample", "prompt"])
+@torch.no_grad()
+def test_effects_are_those_of_one_head_at_a_time_in_whole_runs(stories, reference, target, by):
     ids = stories.encode(TEXT)
-    length = ids.shape[1]
-    other = ids.clone()
-    other[0, 3:6] = other[0, 3:6].flip(0)
-    made = {
-        "zero": lambda: Replacement("zero"),
+    replacement = {
+        "zero": lambda: Replacement.zero(stories),
         "mean": lambda: Replacement.mean(stories, reference),
-        "resample": lambda: Replacement.resampled(stories, reference, length=length, seed=2),
-        "other": lambda: Replacement.other_prompt(stories, other, length=length),
+        "resample": lambda: Replacement.resampled(stories, reference, seed=2),
+        "prompt": lambda: Replacement.last_of(stories, stories.encode("Tom saw a cat. He")),
     }[by]()
-    ranking = rank_heads(stories, TEXT, target, replacement=made)
-    assert len(ranking.heads) == stories.n_heads
-    whole = float(target.score(stories.hf(input_ids=ids).logits[0, -1].detach()))
+    ranking = rank_heads(stories, TEXT, target, replacement=replacement)
+    assert len(ranking.heads) == stories.n_heads and ranking.ablation == by
+    plain = stories.hf(input_ids=ids).logits[0, -1].float()
+    whole = float(target.score(plain))
     assert ranking.score == pytest.approx(whole, rel=1e-4)
+    values = replacement.at_last().heads
     for each in ranking.heads:
-        value = 0.0 if by == "zero" else made.values[each.layer].select(-2, each.head)
-
-        def put(z, value=value):
-            return torch.zeros_like(z) + value
-
-        without = score_by_hand(stories, ids, target, each.layer, each.head, put)
-        assert each.effect == pytest.approx(whole - without, abs=2e-4)
+        value = values[each.layer][each.head]
+        without = logits_by_hand(stories, ids, each.layer, each.head, value)
+        assert each.effect == pytest.approx(whole - float(target.score(without)), abs=2e-4)
+        kl = kl_div(
+            without.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="sum"
+        )
+        assert each.kl == pytest.approx(float(kl), abs=1e-5, rel=1e-2)
 
 
 def test_direct_is_direct_logit_attribution(stories, target):
-    ranking = rank_heads(stories, TEXT, target, replacement=Replacement("zero"))
+    ranking = rank_heads(stories, TEXT, target, replacement=Replacement.zero(stories))
     captured = capture(stories, stories.encode(TEXT), residual=True)
     tokens = torch.tensor([[target.token]]), torch.tensor([[target.against]])
     for layer, row in ranking.by_layer("direct").items():
@@ -109,11 +103,7 @@ def test_the_parts_of_a_repair_add_up_and_are_those_of_a_run_by_hand(stories, re
         parts = found.heads + found.feed_forward + found.norm
         assert found.total == pytest.approx(found.direct - parts, abs=1e-4)
         at = stories.layer(layer)
-
-        def only_last(z, layer=layer, head=head):
-            return torch.cat([z[:, :-1], mean[layer][head].expand(1, 1, -1)], 1)
-
-        without = score_by_hand(stories, ids, target, layer, head, only_last)
+        without = float(target.score(logits_by_hand(stories, ids, layer, head, mean[layer][head])))
         whole = float(target.score(stories.unembedding.logits(clean.final[0, -1])))
         assert found.total == pytest.approx(whole - without, abs=2e-4)
         z = clean.z[layer][:, -1:].clone()
@@ -125,7 +115,7 @@ def test_the_parts_of_a_repair_add_up_and_are_those_of_a_run_by_hand(stories, re
 
 
 def test_nothing_repairs_the_last_layers_heads_but_its_feed_forward_and_the_norm(stories, target):
-    repair = self_repair(stories, TEXT, target, replacement=Replacement("zero"))
+    repair = self_repair(stories, TEXT, target, replacement=Replacement.zero(stories))
     last = stories.layers[-1].index
     assert all(found.heads == 0 for (layer, _), found in repair.items() if layer == last)
     assert any(abs(found.heads) > 1e-3 for (layer, _), found in repair.items() if layer < last)
@@ -192,7 +182,7 @@ def test_another_prompt_of_another_length_is_refused(stories):
 
 
 def test_a_ranking_goes_into_json_and_back(stories, target):
-    ranking = rank_heads(stories, TEXT, target, replacement=Replacement("zero"))
+    ranking = rank_heads(stories, TEXT, target, replacement=Replacement.zero(stories))
     loaded = json.loads(ranking.to_json())
     assert [h["effect"] for h in loaded["heads"]] == [h.effect for h in ranking.heads]
     columns = ([head[name] for head in loaded["heads"]] for name in ("direct", "effect"))
