@@ -167,7 +167,7 @@ class CellQuestion(AttributionQuestion):
 class FlowQuestion(AttributionQuestion):
     """The graph of one prediction."""
 
-    threshold: Annotated[float, Field(ge=0.02, le=1)] = 0.05
+    threshold: Annotated[float, Field(ge=0.02, le=1)] = 0.12
 
 
 class GenerateQuestion(Question):

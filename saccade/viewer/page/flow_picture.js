@@ -9,8 +9,8 @@ import { hideTooltip, showTooltip } from "./tooltip.js";
 const LEFT = 44,
   TOP = 44,
   ROW = 34,
-  COLUMN = 58,
-  WIDTH = 44,
+  COLUMN = 50,
+  WIDTH = 42,
   HEIGHT = 20,
   WIDEST = 9;
 
@@ -49,6 +49,10 @@ export function flowPicture(flow, onopen) {
   for (const node of flow.nodes) drawNode(svg, places.get(node.name), node, flow, onopen);
   const frame = make("div", { class: "picture flow-picture" }, svg);
   frame.addEventListener("pointerleave", hideTooltip);
+  // The prediction is at the right end, and comes into sight first.
+  requestAnimationFrame(() => {
+    frame.scrollLeft = frame.scrollWidth;
+  });
   return frame;
 }
 

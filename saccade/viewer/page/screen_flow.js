@@ -28,7 +28,8 @@ export function flowScreen() {
     { class: "screen screen-flow" },
     make("h1", { class: "visually-hidden" }, "Flow"),
     box,
-    make("div", { class: "flow-columns" }, graph, panel(null, tokens)),
+    panel(null, tokens),
+    graph,
   );
   const update = (state) => {
     box.update(state);
@@ -50,7 +51,7 @@ export function flowScreen() {
 
 function thresholdOf({ threshold }) {
   const asked = Number(threshold);
-  return THRESHOLDS.includes(asked) ? asked : 0.05;
+  return THRESHOLDS.includes(asked) ? asked : 0.12;
 }
 
 function thresholdSlider() {

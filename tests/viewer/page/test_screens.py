@@ -240,6 +240,66 @@ def test_one_head_can_be_followed_through_the_layers(
     until(page, "said => announcement.textContent.includes(said)", dotted(token))
 
 
+def test_effects_of_heads_at_positions_are_mapped_and_measured_where_chosen(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(screen="positions", shows="effects", text=text, cell="3.2@4"))
+    found = viewed.print_route("cell", text=text, layer=3, head=2, at=4)
+    assert f"{found['kl']:.3f} nats" in page.inner_text("main .exact .facts")
+    rows = viewed.print_route("attribution", text=text)["rows"]
+    grid = page.locator("main .positions .grid")
+    grid.focus()
+    for key in ("Home", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+    value = abs(next(r for r in rows if r["layer"] == 0)["values"][2][0])
+    until(page, "said => announcement.textContent.includes(said)", f"{value:.3f} logits")
+    page.keyboard.press("Enter")
+    until(page, "() => decodeURIComponent(location.hash).includes('cell=0.0@2')")
+
+
+def test_the_flow_is_drawn_and_the_threshold_prunes_it(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(screen="flow", text=text))
+
+    def shown(threshold: float) -> None:
+        found = viewed.print_route("flow", text=text, threshold=threshold)
+        names = page.eval_on_selector_all("main [data-node]", "all => all.map(n => n.dataset.node)")
+        assert sorted(names) == sorted(node["name"] for node in found["nodes"])
+        assert page.locator("main [data-edge]").count() == len(found["edges"])
+        assert f"{100 * found['kept']:.0f}%" in page.inner_text("main .flow .note")
+
+    shown(0.12)
+    page.get_by_label("threshold", exact=True).press("End")
+    until(page, "() => location.hash.includes('threshold=0.5')")
+    wait_until_settled(page)
+    shown(0.5)
+    page.locator("main [data-node]").first.focus()
+    page.keyboard.press("Enter")
+    until(page, "() => location.hash.includes('screen=head')")
+
+
+def test_the_model_writes_token_by_token(new_page, viewed, text, wait_until_settled, until):
+    page = new_page(viewed.link(screen="generate", text=text))
+    found = [viewed.print_route("generate", text=text, index=at) for at in range(4)]
+    for _ in range(2):
+        page.get_by_role("button", name="next token").click()
+    until(page, "() => location.hash.includes('step=2')")
+    wait_until_settled(page)
+    written = "main .generated button.token"
+    assert texts(page, written) == [dotted(each["token"]["text"]) for each in found[:3]]
+    best = max(found[2]["heads"], key=lambda head: head["effect"])
+    lists = "main .generated-heads .token-list"
+    assert texts(page, f"{lists}.higher .token")[0] == f"{best['layer']}.{best['head']}"
+    page.get_by_role("button", name="Play").click()
+    until(page, "() => document.querySelectorAll('main .generated button.token').length >= 4")
+    page.get_by_role("button", name="Pause").click()
+    page.locator(written).first.click()  # back to the first
+    until(page, "() => !location.hash.includes('step')")
+    wait_until_settled(page)
+    assert page.locator(written).first.get_attribute("aria-pressed") == "true"
+
+
 def test_compare_marks_what_differs_and_ranks_the_heads(new_page, viewed, text, other):
     page = new_page(viewed.link(screen="compare", text=text, other=other))
     found = viewed.print_route("compare", text=text, other=other)

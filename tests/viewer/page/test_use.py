@@ -6,17 +6,22 @@ import json
 
 import pytest
 
-SCREENS = ("prompt", "head", "positions", "compare", "act", "lenses", "traces")
+SCREENS = (
+    *("prompt", "head", "positions", "flow", "generate"),
+    *("compare", "act", "lenses", "traces"),
+)
 CHANGES = json.dumps([{"kind": "ablate", "layer": 4, "head": 1, "by": "zero"}])
 
 
 def state_of(screen: str, text: str, other: str) -> dict[str, str]:
     more = {"compare": {"other": other}, "act": {"changes": CHANGES}, "head": {"head": "3.5"}}
+    if screen == "effects":
+        return {"screen": "positions", "shows": "effects", "text": text, "cell": "3.2@4"}
     pinned = {"positions": {"pins": " the| and"}, "traces": {"trace": "heads"}}
     return {"screen": screen, "text": text, **more.get(screen, {}), **pinned.get(screen, {})}
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
 def test_a_link_restores_the_view(new_page, viewed, text, other, screen, wait_until_settled):
     link = viewed.link(**state_of(screen, text, other))
     page = new_page(link)
@@ -69,7 +74,7 @@ def test_every_screen_is_a_link_that_the_keyboard_reaches(new_page, viewed, text
     assert tuple(names) == SCREENS
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
 def test_nothing_runs_over_the_edge(new_page, viewed, text, other, screen, wait_until_settled):
     page = new_page(viewed.link(**state_of(screen, text, other)), width=360, height=780)
     root = "document.documentElement"
@@ -79,7 +84,7 @@ def test_nothing_runs_over_the_edge(new_page, viewed, text, other, screen, wait_
         assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 0, width
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
 def test_the_accessibility_check_finds_nothing(
     new_page, viewed, text, other, screen, wait_until_settled
 ):
