@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from saccade.interp.effects.replacement import reference_text
 from saccade.interp.heads.model import open_model
-from saccade.interp.studies.head_rank import reference_text
 from saccade.zoo.tasks.books import read_tinyshakespeare
 
 WINDOW = 256

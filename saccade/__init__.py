@@ -2,8 +2,7 @@
 
 >>> import saccade
 >>> model = saccade.open_model()  # doctest: +SKIP
->>> lenses = saccade.fit_lenses(model)  # doctest: +SKIP
->>> lenses.read("The Eiffel Tower is located in the city of")  # doctest: +SKIP
+>>> saccade.read(model, "The Eiffel Tower is located in the city of")  # doctest: +SKIP
 
 The public names stand in `__init__.pyi`, each with the module it comes from. They are imported on
 first use: most need torch, which takes seconds to import, and `saccade --help` does not.

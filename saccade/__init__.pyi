@@ -12,6 +12,8 @@ from .errors import (
     TrainingError,
     UsageError,
 )
+from .interp.effects.effects import Effect, measure_effects
+from .interp.effects.replacement import Replacement
 from .interp.heads.intervene import (
     Ablate,
     InjectHead,
@@ -30,7 +32,8 @@ from .interp.lenses.gradient import register_objective
 from .interp.lenses.hub import push_lenses
 from .interp.lenses.lens import Lens, register_lens
 from .interp.lenses.lens_set import Lenses, load_lenses
-from .interp.lenses.reading import Reading
+from .interp.readings.reader import read
+from .interp.readings.reading import Reading
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
 from .viewer.export import show
 from .zoo.recipes.recipe import Recipe, all_recipes, find_recipe, register_recipe
@@ -44,6 +47,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "Ablate",
     "CorpusError",
+    "Effect",
     "FitConfig",
     "ImageTrace",
     "InjectHead",
@@ -61,6 +65,7 @@ __all__ = [
     "Reading",
     "Recipe",
     "RecipeError",
+    "Replacement",
     "SaccadeError",
     "Scale",
     "StoreError",
@@ -81,9 +86,11 @@ __all__ = [
     "load_run",
     "load_trace",
     "mean_z",
+    "measure_effects",
     "merge_lenses",
     "open_model",
     "push_lenses",
+    "read",
     "read_corpus",
     "register_lens",
     "register_objective",

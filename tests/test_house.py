@@ -2,8 +2,10 @@
 
 import ast
 import re
+import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ PACKAGE = ROOT / "saccade"
 # The layers from top to bottom: ROOF, the two wings INTERP and ZOO, FLOOR. Imports point down these
 # lists only, the wings never import each other, and the floor imports neither.
 ROOF = ["cli", "viewer"]
-INTERP = ["interp.studies", "interp.effects", "interp.lenses", "interp.heads"]
+INTERP = ["interp.studies", "interp.readings", "interp.effects", "interp.lenses", "interp.heads"]
 ZOO = [
     *("zoo.recipes", "zoo.training", "zoo.models", "zoo.decoding", "zoo.objectives", "zoo.tasks"),
     *("zoo.metrics", "zoo.cells", "zoo.sensors", "zoo.memories", "zoo.attention", "zoo.fast"),
@@ -27,6 +29,24 @@ HOUSE = [*ROOF, *INTERP, *ZOO, *FLOOR]
 DOORS = {"__init__", "__main__", "interp", "zoo"}  # they have no code of their own
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 NAMELESS = {"util", "utils", "common", "helper", "helpers", "misc"}
+
+MOST_MODULES = 290
+MEDIAN_LINES = 150
+SHORT_LINES, MOST_SHORT = 40, 15
+IMPORT_SHARE = 0.07
+MOST_PARAGRAPHS = 60
+# Names that a subpackage may share with another one.
+SHARED_NAMES = {"__init__", "config", "report", "measure"}
+# Nouns of the field that end like a gerund or a participle.
+NOUNS = {
+    *("addressing", "answering", "handwriting", "loading", "reading", "readings", "rescoring"),
+    *("embedding", "distributed"),  # as in torch.distributed
+}
+# Participles without the ending -ed.
+PARTICIPLES = {
+    *("begun", "built", "done", "drawn", "found", "given", "gone", "held", "kept", "known", "left"),
+    *("made", "met", "said", "seen", "sent", "shown", "taken", "taught", "told", "written"),
+}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 EVERYTHING = sorted(
@@ -190,6 +210,76 @@ def chooses(plain: str, fast: str) -> bool:
     return False
 
 
+def lines_of(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
+def import_lines(tree: ast.AST) -> int:
+    return sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+
+
+def paragraphs() -> dict[str, str]:
+    """The modules that a single other one imports, in the same folder: the importer of each."""
+    modules = {f"saccade.{dotted(file)}": file for file in MODULES}
+    importers: dict[str, set[str]] = {name: set() for name in modules}
+    for name, file in modules.items():
+        for target in imports(ast.parse(file.read_text(encoding="utf-8"))):
+            found = target if target in modules else target.rpartition(".")[0]
+            if found in modules and found != name:
+                importers[found].add(name)
+    return {
+        module: one
+        for module, found in importers.items()
+        if modules[module].name != "__init__.py" and len(found) == 1
+        for one in found
+        if modules[one].parent == modules[module].parent
+    }
+
+
+def is_verbal(stem: str) -> bool:
+    """True if a file name ends with a gerund or a participle: `spotting`, `text_opened`."""
+    last = stem.rpartition("_")[2]
+    return last not in NOUNS and (last.endswith(("ing", "ed")) or last in PARTICIPLES)
+
+
+def functions_by_module() -> dict[str, set[str]]:
+    """Functions, methods and classes of the modules by the last part of the module's name."""
+    found: dict[str, set[str]] = {}
+    for file in MODULES:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        names = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+        found.setdefault(file.stem, set()).update(names)
+    return found
+
+
+def functions_by_string(tree: ast.AST, known: dict[str, set[str]]) -> list[str]:
+    """Strings `module.function`, `module:function`, and `getattr` on a module of saccade."""
+    modules = {
+        alias.asname or alias.name.rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).startswith("saccade")
+        and alias.name.rpartition(".")[2] in known
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            parts = re.fullmatch(r"(?:\w+\.)*(\w+)[.:](\w+)", node.value)
+            if parts and parts[2] in known.get(parts[1], ()):
+                found.append(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "methodcaller"):
+            of = ast.unparse(node.args[0])
+            if of in modules or ast.unparse(node.func) == "methodcaller":
+                found.append(ast.unparse(node))
+    return found
+
+
 def parsed(files: list[Path]) -> Iterator[tuple[str, ast.Module]]:
     for file in files:
         yield name_of(file), ast.parse(file.read_text(encoding="utf-8"))
@@ -247,6 +337,72 @@ def test_every_fast_form_names_the_plain_form_that_chooses_it():
 def test_every_file_is_named_for_what_it_holds():
     parts = {name_of(file): {*file.relative_to(ROOT).with_suffix("").parts} for file in EVERYTHING}
     assert not [name for name, words in parts.items() if NAMELESS & words]
+
+
+def test_the_package_has_few_modules_and_they_are_no_paragraphs():
+    sizes = {name_of(file): lines_of(file) for file in MODULES if file.name != "__init__.py"}
+    short = {name: size for name, size in sizes.items() if size < SHORT_LINES}
+    assert len(MODULES) <= MOST_MODULES
+    assert statistics.median(sizes.values()) >= MEDIAN_LINES
+    assert len(short) <= MOST_SHORT, short
+
+
+def test_few_lines_are_imports():
+    n_lines = {file: lines_of(file) for file in MODULES}
+    shares = {
+        name_of(file): import_lines(ast.parse(file.read_text(encoding="utf-8"))) / n_lines[file]
+        for file in MODULES
+        if n_lines[file]
+    }
+    total = sum(shares[name_of(file)] * size for file, size in n_lines.items() if size)
+    most = sorted(shares, key=lambda name: -shares[name])[:10]
+    assert total / sum(n_lines.values()) < IMPORT_SHARE, most
+
+
+def test_few_modules_serve_one_neighbour_only():
+    found = paragraphs()
+    assert "saccade.interp.heads.checks" in found  # only loading.py and its like import it
+    assert len(found) <= MOST_PARAGRAPHS, found
+
+
+def test_no_two_modules_have_the_same_name():
+    stems = Counter(file.stem for file in MODULES)
+    twice = {stem for stem, n in stems.items() if n > 1} - SHARED_NAMES
+    assert not [name_of(file) for file in MODULES if file.stem in twice]
+
+
+def test_file_names_are_nouns():
+    assert not [name_of(file) for file in MODULES if is_verbal(file.stem)]
+
+
+def test_no_string_names_a_function():
+    known = functions_by_module()
+    assert not {
+        name: found for name, tree in parsed(MODULES) if (found := functions_by_string(tree, known))
+    }
+
+
+@pytest.mark.parametrize("stem", ["spotting", "opened", "text_opened", "kept", "held"])
+def test_the_test_of_file_names_catches_what_it_should(stem):
+    assert is_verbal(stem)
+    assert not is_verbal("closed_form") and not is_verbal("reading")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "Later('ram.ram_job')",
+        "x = {'job': 'saccade.zoo.recipes.ram:ram_job'}",
+        "from saccade.zoo.recipes import ram\ngetattr(ram, name)",
+        "import saccade.zoo.recipes.ram as ram\ngetattr(ram, 'ram_job')",
+        "methodcaller('evaluate')(recipe)",
+    ],
+)
+def test_the_test_of_functions_by_string_catches_what_it_should(source):
+    known = {"ram": {"ram_job"}}
+    assert functions_by_string(ast.parse(source), known)
+    fine = "from saccade.zoo.recipes import ram\nram.ram_job()\nx = 'ram.json'\ngetattr(y, 'z')"
+    assert not functions_by_string(ast.parse(fine), known)
 
 
 def test_a_command_does_not_import_torch_before_it_runs():

@@ -82,7 +82,7 @@ class Standing(NamedTuple):
     recipe: str
     metric: str
     published: float | None
-    wanted: float | None
+    target: float | None
     ours: float | None
     """None if the results contain no run of it yet."""
     note: str
@@ -131,7 +131,7 @@ def standings(
             recipe=each.name,
             metric=each.metric,
             published=each.published,
-            wanted=each.at_least,
+            target=each.target,
             ours=ours.get(each.name),
             note=each.note,
         )

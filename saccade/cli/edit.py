@@ -72,7 +72,7 @@ def facts_of(
 
 def lines_of(facts: dict[str, Any]) -> str:
     """The report as text."""
-    from saccade.interp.lenses.reading_table import dotted
+    from saccade.interp.readings.reading_table import dotted
 
     done = ", ".join(facts["changes"])
     times = facts["after"] / max(facts["before"], 1e-30)
@@ -268,7 +268,7 @@ def _check(
 
 
 def _target(model: LanguageModel, token: str | None, prompt: str) -> int | None:
-    from saccade.interp.studies.head_rank import first_token, several_tokens
+    from saccade.interp.effects.target import first_token, several_tokens
 
     if token is None:
         return None
@@ -327,8 +327,8 @@ def _edit_of(
 def _unrelated(
     model: LanguageModel, corpus: str | None, positions: Sequence[int] | None
 ) -> UnrelatedText:
+    from saccade.interp.effects.replacement import reference_text
     from saccade.interp.studies.edit.search import UnrelatedText
-    from saccade.interp.studies.head_rank import reference_text
 
     reach = -min(positions or [-1])
     window = max(48, 2 * reach)  # the cost is measured on the second half

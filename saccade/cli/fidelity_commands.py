@@ -82,10 +82,13 @@ def lens_fidelity(
 
     ablation: the head is replaced by its mean; the correlation, over tokens and positions, of the
     change that its lens predicts with the change of the model's logits. alignment: the head is
-    patched from another text; the mean of that correlation within each position. causal basis:
-    the directions of the head with the largest influence on the lens; the rank correlation of
-    their influence on lens and model, and that of random directions. 1 is perfect, 0 is chance.
-    effect is the KL of the prediction without the head, in nats.
+    patched from another text; the mean of that correlation within each position. Beside the lens:
+    the raw unembedding, and attribution by the gradient, at the text and on the path to the mean
+    (--gradients). causal basis: the directions of the head with the largest influence on the
+    lens; the rank correlation of their influence on lens and model, that of the variance along
+    them, and what is left of the lens's when the variance is partialled out; then the same for
+    random directions. 1 is perfect, 0 is chance. effect is the KL of the prediction without the
+    head, in nats.
     """
     chosen = _numbers(heads)
     load_plugin(plugin)
@@ -186,7 +189,7 @@ def _write(
         from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, fidelity.quality())
-        typer.echo(f"kept the figures in {save_to}", err=True)
+        typer.echo(f"saved the metrics in {save_to}", err=True)
 
 
 def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:
@@ -195,7 +198,7 @@ def _show(found: Fidelity | Kinds, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(found.to_table())
+    Console(highlight=False).print(found.to_tables())
 
 
 LENS_TRANSFER_EXAMPLES = """

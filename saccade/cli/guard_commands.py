@@ -131,7 +131,7 @@ def guard_score(
     given: Iterable[str] = prompts_of(stdin_lines()) if prompt == STDIN else [prompt]
     n = 0
     for some in in_batches(given, batch):
-        for verdict in loaded.judge(some, heads=heads, tokens=tokens):
+        for verdict in loaded.verdicts(some, heads=heads, tokens=tokens):
             typer.echo(verdict.to_json() if as_json else verdict.to_text())
             n += 1
         sys.stdout.flush()

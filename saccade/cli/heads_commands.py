@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
-from saccade.cli.options import showing_progress
+from saccade.cli.options import Ablate, MeanText, OtherPrompt
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from saccade.interp.heads.model import LanguageModel
-    from saccade.interp.studies.head_rank import RankedHead, Ranking, Replacement
+    from saccade.interp.studies.head_rank import RankedHead, Ranking
     from saccade.interp.studies.roles import Roles
 
 
@@ -36,29 +35,14 @@ def heads_rank(
         str | None,
         typer.Option(help="Token whose logit is subtracted. Default: the mean of all tokens."),
     ] = None,
-    ablate: Annotated[
-        Literal["mean", "zero", "resample"],
-        typer.Option(
-            help="Replace a head by its mean over a text, by zero, or by its activations at random "
-            "positions of that text."
-        ),
-    ] = "mean",
-    other: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="Replace a head by its activations in this prompt, of the same number of tokens.",
-        ),
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(help="Text of the mean. Default: text that the model generates."),
-    ] = None,
+    ablate: Ablate = "mean",
+    other: OtherPrompt = None,
+    corpus: MeanText = None,
     shows_repair: Annotated[
         bool,
         typer.Option(
             "--self-repair",
-            help="Also ablate at the last token only, and show what later layers repair.",
+            help="Also show what later layers repair of the direct loss.",
         ),
     ] = False,
     heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 12,
@@ -70,29 +54,26 @@ def heads_rank(
 ) -> None:
     """Rank the heads of a model by their effect on a token.
 
-    Direct is what a head adds to the token's logit without later layers; effect is how far that
-    logit falls when the head is ablated at every token. With --self-repair: how much of the direct
-    loss later layers repair, by heads, MLPs and the final norm.
+    Effect is how far the token's logit falls when the head is ablated at the last token; direct is
+    the part of it that reaches the logits without later layers; KL is the change of the whole
+    prediction. With --self-repair: how much of the direct loss later layers repair, by heads, MLPs
+    and the final norm.
     """
     for each in (text, token, *([] if other is None else [other])):
         if not each.strip():
             raise UsageError(f"the text is empty: {each!r}", hint="give at least one token")
 
-    from saccade.interp.studies.head_rank import (
-        find_target,
-        rank_heads,
-        self_repair,
-        several_tokens,
-    )
+    from saccade.interp.effects.replacement import replacement_of
+    from saccade.interp.effects.target import find_target, several_tokens
+    from saccade.interp.studies.head_rank import rank_heads, self_repair
 
     opened = model.open()
     target = find_target(opened, text, token, against)
     for each in (token, against):
         if each is not None and (note := several_tokens(opened, each)):
             typer.echo(note, err=True)
-    replacement = _replacement(opened, text, ablate, other=other, corpus=corpus)
-    with showing_progress() as progress:
-        ranking = rank_heads(opened, text, target, replacement=replacement, progress=progress)
+    replacement = replacement_of(opened, ablate, other=other, corpus=corpus)
+    ranking = rank_heads(opened, text, target, replacement=replacement)
     if shows_repair:
         found = self_repair(opened, text, target, replacement=replacement)
         ranking = ranking.with_repair({site: each.to_dict() for site, each in found.items()})
@@ -102,22 +83,6 @@ def heads_rank(
         typer.echo(ranking.to_json())
     else:
         _show(ranking, heads)
-
-
-def _replacement(
-    model: LanguageModel, text: str, ablate: str, *, other: str | None, corpus: str | None
-) -> Replacement:
-    from saccade.interp.studies.head_rank import Replacement, reference_text
-
-    length = model.encode(text).shape[1]
-    if other is not None:
-        return Replacement.other_prompt(model, model.encode(other), length=length)
-    if ablate == "zero":
-        return Replacement("zero")
-    reference = reference_text(model, corpus)
-    if ablate == "mean":
-        return Replacement.mean(model, reference)
-    return Replacement.resampled(model, reference, length=length)
 
 
 def _draw(ranking: Ranking, png: Path) -> None:
@@ -131,7 +96,7 @@ def _draw(ranking: Ranking, png: Path) -> None:
 def _show(ranking: Ranking, n_heads: int) -> None:
     from rich.console import Console
 
-    from saccade.interp.lenses.reading_table import dotted
+    from saccade.interp.readings.reading_table import dotted
 
     console = Console(highlight=False)
     against = "the mean of all tokens" if ranking.against is None else dotted(ranking.against)
@@ -150,9 +115,9 @@ def _show(ranking: Ranking, n_heads: int) -> None:
 def _table(heads: tuple[RankedHead, ...], *, has_repair: bool) -> Table:
     from rich.table import Table
 
-    caption = "right of |: ablated at the last token only, and what later layers repair"
+    caption = "right of |: what later layers repair"
     table = Table(box=None, pad_edge=False, caption=caption if has_repair else None)
-    for name in ("head", "direct", "effect"):
+    for name in ("head", "KL", "direct", "effect"):
         table.add_column(name, justify="right")
     names = ("direct", "total", "share", "heads", "feed_forward", "norm") if has_repair else ()
     titles = ("| directly", "lost", "repaired", "by heads", "by MLPs", "by norm")
@@ -162,7 +127,7 @@ def _table(heads: tuple[RankedHead, ...], *, has_repair: bool) -> Table:
         direct = "-" if head.direct is None else f"{head.direct:+.2f}"
         found = head.repair or {}
         cells = [_cell(name, found.get(name)) for name in names]
-        table.add_row(head.name, direct, f"{head.effect:+.2f}", *cells)
+        table.add_row(head.name, f"{head.kl:.3f}", direct, f"{head.effect:+.2f}", *cells)
     return table
 
 

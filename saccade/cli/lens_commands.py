@@ -175,7 +175,7 @@ def lens_eval(
     kinds = _kinds(kind, tuned_on)
     if save and lens is not None and not Path(lens).expanduser().is_dir():
         raise UsageError(
-            f"cannot save the figures with {lens}: it is no folder here",
+            f"cannot save the metrics with {lens}: it is not a local folder",
             hint="leave out --save, or give a folder of your own",
         )
     load_plugin(plugin)
@@ -250,7 +250,7 @@ def _write(evaluation: Evaluation, lenses: Lenses, save_to: Path | None, png: Pa
         from saccade.interp.lenses.lens_set import add_quality
 
         add_quality(save_to, lenses, evaluation.quality())
-        typer.echo(f"kept the figures in {save_to}", err=True)
+        typer.echo(f"saved the metrics in {save_to}", err=True)
 
 
 def _show(evaluation: Evaluation, *, as_json: bool, show_all: bool) -> None:

@@ -233,8 +233,7 @@ def _whole_app() -> typer.Typer:
     app = new_app(
         Group(
             {},
-            about="Train attention models and watch them; read what the heads of a language model "
-            "say.",
+            about="Train attention models and watch them; read the heads of a language model.",
             examples="""
 saccade read "The Eiffel Tower is located in the city of"
 saccade train bahdanau-multi30k

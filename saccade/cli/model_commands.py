@@ -127,7 +127,8 @@ def demo(
     from saccade.interp.lenses.fit import fit_lenses
     from saccade.interp.lenses.fit_config import FitConfig
     from saccade.interp.lenses.lens_set import default_lens_path, load_lenses
-    from saccade.interp.lenses.reading_table import reading_table
+    from saccade.interp.readings.reader import read
+    from saccade.interp.readings.reading_table import reading_table
 
     opened = model.open()
     opened.encode(prompt)  # one that cannot be read is refused before minutes are spent on fitting
@@ -145,8 +146,8 @@ def demo(
     else:
         typer.echo(f"using the lenses in {path} (--again fits new ones)", err=True)
         lenses = load_lenses(path, opened)
-    reading = lenses.read(prompt)
-    Console(highlight=False).print(reading_table(reading, reading.ranked("lens")[:8]))
+    reading = read(opened, prompt, lenses=lenses)
+    Console(highlight=False).print(reading_table(reading, reading.ranked()[:8]))
     typer.echo(NEXT.format(first=_first()))
 
 

@@ -16,7 +16,16 @@ from copy import copy
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from annotated_types import Ge, Le
@@ -32,6 +41,22 @@ if TYPE_CHECKING:
 
 LensName = Annotated[
     str | None, typer.Option(help="A folder or a hub name. Default: where `lens fit` writes.")
+]
+Ablate = Annotated[
+    Literal["mean", "zero", "resample"],
+    typer.Option(
+        help="Replace a head by its mean over a text, by zero, or by its activation at a random "
+        "token of that text."
+    ),
+]
+OtherPrompt = Annotated[
+    str | None,
+    typer.Option(
+        "--from", help="Replace a head by its activation at the last token of this prompt."
+    ),
+]
+MeanText = Annotated[
+    str | None, typer.Option(help="Text of the mean. Default: text that the model generates.")
 ]
 LensPlugin = Annotated[
     Path | None, typer.Option(help="A Python file with a lens kind of your own.")

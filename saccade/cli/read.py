@@ -1,4 +1,4 @@
-"""`saccade read`: what the heads of a model say at one position of a text."""
+"""`saccade read`: what the heads of a model do and know at one position of a text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import typer
 
 from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    Ablate,
     Json,
     LensName,
     LensPlugin,
+    MeanText,
+    OtherPrompt,
     load_plugin,
     refuse_trusted_stdin,
 )
@@ -21,10 +24,11 @@ from saccade.errors import UsageError
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
-    from saccade.interp.lenses.reading import HeadReading, Reading
+    from saccade.interp.readings.reading import HeadReading, Reading
 
 READ_EXAMPLES = """
 saccade read "The Eiffel Tower is located in the city of"
+saccade read "When Mary and John met, John gave a book to" --token Mary --against John
 saccade read - --layer 29 --json < prompt.txt
 """
 
@@ -40,13 +44,35 @@ def read(
         int, typer.Option(help="Position of the token to read at; negative counts from the end.")
     ] = -1,
     top: Annotated[int, typer.Option(help="Tokens per head.")] = 10,
-    by: Annotated[
-        Literal["lens", "direct", "quality"],
+    token: Annotated[
+        str | None,
         typer.Option(
-            help="Which heads come first: by the KL of their lens from the baseline, by what they "
-            "add directly to the predicted token's logit, or by the quality of their lens."
+            help="Measure effects on this next token. Default: the likeliest. Of a word of several "
+            "tokens, the first is taken, with a note."
         ),
-    ] = "lens",
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Token whose logit is subtracted. Default: the mean of all tokens."),
+    ] = None,
+    by: Annotated[
+        Literal["effect", "token", "direct", "lens", "quality"] | None,
+        typer.Option(
+            help="Which heads come first: by the KL of their effect, the size of their effect on "
+            "the token, the direct part of that, the KL of their lens from the baseline, or the "
+            "quality of their lens. Default: effect, or token where --token is given."
+        ),
+    ] = None,
+    ablate: Ablate = "mean",
+    other: OtherPrompt = None,
+    corpus: MeanText = None,
+    mlp: Annotated[
+        bool,
+        typer.Option("--mlp", help="Also show feed-forward parts and whole attention layers."),
+    ] = False,
+    effects: Annotated[
+        bool, typer.Option("--effects/--no-effects", help="Measure effects, or read lenses only.")
+    ] = True,
     heads: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 8,
     show_all: Annotated[
         bool, typer.Option("--all", help="Show every head, ordered by layer.")
@@ -63,10 +89,11 @@ def read(
     ] = None,
     plugin: LensPlugin = None,
 ) -> None:
-    """Show what the lens of each attention head predicts for the next token.
+    """Show what each attention head does to the next-token prediction, and what it knows.
 
-    First the model's own prediction, then the heads: the tokens that each lens makes likelier than
-    the baseline, the tokens it predicts, those it suppresses, and where the head attends. 29.0 is
+    First the model's own prediction, then the heads in the order of their effect: how far the
+    prediction changes when the head is replaced by its mean, which tokens it promotes and
+    suppresses, where it attends, and, if lenses have been fitted, what its lens predicts. 29.0 is
     head 0 of layer 29.
     """
     refuse_trusted_stdin(text, trust_remote_code=model.trust_remote_code)
@@ -75,20 +102,41 @@ def read(
         raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one token")
     load_plugin(plugin)
 
-    from saccade.interp.lenses.lens_set import load_lenses
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.effects.effects import EVERY_KIND, HEADS
+    from saccade.interp.effects.replacement import replacement_of
+    from saccade.interp.effects.target import several_tokens
+    from saccade.interp.lenses.lens_set import lenses_if_fitted, load_lenses
+    from saccade.interp.readings.reader import read
 
     opened = model.open()
     if layer is not None:
         opened.layer(layer)
     if head is not None:
         opened.check_head(layer if layer is not None else opened.layers[0].index, head)
-    lenses = load_lenses(lens, opened)
+    lenses = lenses_if_fitted(lens, opened) if effects else load_lenses(lens, opened)
+    for each in (token, against):
+        if each is not None and (note := several_tokens(opened, each)):
+            typer.echo(note, err=True)
     with _edited(edit, opened):
-        reading = read(lenses, prompt, position=position, top=top, unembedding=unembedding)
+        reading = read(
+            opened,
+            prompt,
+            lenses=lenses,
+            effects=effects,
+            position=position,
+            token=token,
+            against=against,
+            replacement=replacement_of(opened, ablate, other=other, corpus=corpus)
+            if effects
+            else None,
+            kinds=EVERY_KIND if mlp else HEADS,
+            top=top,
+            unembedding=unembedding,
+        )
+    order = by or ("lens" if not effects else "effect" if token is None else "token")
     chosen = [
         each
-        for each in (reading.heads if show_all else reading.ranked(by))
+        for each in ((*reading.heads, *reading.others) if show_all else reading.ranked(order))
         if layer in (None, each.layer) and head in (None, each.head)
     ]
     shown = chosen if show_all else chosen[:heads]
@@ -118,12 +166,15 @@ def _write_page(reading: Reading, path: Path) -> None:
 def _print_json(reading: Reading, heads: list[HeadReading]) -> None:
     from dataclasses import replace
 
-    typer.echo(replace(reading, heads=tuple(heads)).to_json())
+    kept = [
+        [each for each in heads if (each.kind == "head") is is_head] for is_head in (True, False)
+    ]
+    typer.echo(replace(reading, heads=tuple(kept[0]), others=tuple(kept[1])).to_json())
 
 
 def _print_table(reading: Reading, heads: list[HeadReading]) -> None:
     from rich.console import Console
 
-    from saccade.interp.lenses.reading_table import reading_table
+    from saccade.interp.readings.reading_table import reading_table
 
     Console(highlight=False).print(reading_table(reading, heads))

@@ -29,8 +29,8 @@ RECIPES_EXAMPLES = """
 saccade recipes
 saccade recipes bahdanau-multi30k --json
 """
-FACTS = ("name", "about", "system", "task", "metric", "is_better", "at_least", "published")
-MORE_FACTS = ("beside", "source", "note", "minutes")
+FACTS = ("name", "about", "system", "task", "metric", "is_better", "target", "published")
+MORE_FACTS = ("other_metrics", "source", "note", "minutes")
 
 
 def show_recipes(
@@ -56,17 +56,17 @@ def show_recipes(
         _show(recipes)
 
 
-def wanted(recipe: Facts) -> str:
+def target_of(recipe: Facts) -> str:
     """The target value of a recipe, in words."""
-    if recipe.at_least is None:
+    if recipe.target is None:
         return ""
-    return f"{recipe.bound} {recipe.at_least:g}"
+    return f"{recipe.bound} {recipe.target:g}"
 
 
-def _beside(recipe: Recipe, name: str) -> str:
+def _other_metric(recipe: Recipe, name: str) -> str:
     """Another metric of the recipe, and its target value."""
-    held = recipe.beside[name]
-    return name if held is None else f"{name} ({recipe.bound} {held:g})"
+    target = recipe.other_metrics[name]
+    return name if target is None else f"{name} ({recipe.bound} {target:g})"
 
 
 def _facts(recipe: Facts) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def _page(recipe: Recipe) -> str:
         "system": recipe.system,
         "task": recipe.task,
         "metric": recipe.metric,
-        "wanted": wanted(recipe),
-        "beside": ", ".join(map(partial(_beside, recipe), recipe.beside)),
+        "target": target_of(recipe),
+        "other metrics": ", ".join(map(partial(_other_metric, recipe), recipe.other_metrics)),
         "published": published,
         "minutes": f"{recipe.minutes:g} on two cores",
         "note": recipe.note,
@@ -118,12 +118,12 @@ def _show(recipes: Sequence[Facts]) -> None:
 
     # Descriptions are below the table, so that its columns fit any width.
     table = Table(box=box.SIMPLE)
-    for name in ("recipe", "metric", "wanted", "published", "minutes"):
+    for name in ("recipe", "metric", "target", "published", "minutes"):
         table.add_column(name, no_wrap=True, justify="right" if name == "minutes" else "left")
     console = Console(highlight=False)
     for recipe in recipes:
         published = "" if recipe.published is None else f"{recipe.published:g}"
-        cells = (recipe.name, recipe.metric, wanted(recipe), published)
+        cells = (recipe.name, recipe.metric, target_of(recipe), published)
         table.add_row(*cells, f"{recipe.minutes:g}")
     console.print(table)
     for recipe in recipes:
@@ -193,11 +193,11 @@ def show_metrics(
     if as_json:
         typer.echo(json.dumps({**metrics, "folder": None if folder is None else str(folder)}))
         return
-    beside = [f"wanted {wanted(recipe)}"] if recipe.at_least is not None else []
+    expected = [f"target {target_of(recipe)}"] if recipe.target is not None else []
     if recipe.published is not None:
-        beside.append(f"published {recipe.published:g}, {recipe.source}")
+        expected.append(f"published {recipe.published:g}, {recipe.source}")
     value = f"{metrics['metric']} {metrics['value']:.4g}"
-    typer.echo(f"{metrics['recipe']}: {value}" + (f" ({'; '.join(beside)})" if beside else ""))
+    typer.echo(f"{metrics['recipe']}: {value}" + (f" ({'; '.join(expected)})" if expected else ""))
     others = {name: number for name, number in metrics["test"].items() if name != recipe.metric}
     if others:
         typer.echo(", ".join(f"{name} {number:.4g}" for name, number in others.items()))

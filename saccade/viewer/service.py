@@ -17,12 +17,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
+from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.heads.intervene import Change
-from saccade.interp.lenses.lens_set import Lenses
-from saccade.interp.lenses.reading import Reading, read_run, share_explained
-from saccade.interp.lenses.reading_table import Predictions, predictions
-from saccade.interp.lenses.text_run import TextRun
-from saccade.interp.lenses.views import (
+from saccade.interp.lenses.lens_set import Lenses, share_explained
+from saccade.interp.readings.reader import read_run
+from saccade.interp.readings.reading import Reading
+from saccade.interp.readings.reading_table import Predictions, predictions
+from saccade.interp.readings.text_run import TextRun
+from saccade.interp.readings.views import (
     UNEMBEDDING,
     HeadCard,
     PositionGrid,
@@ -38,7 +40,6 @@ from saccade.interp.studies.bias.bias_words import word_lists
 from saccade.interp.studies.edit.asked_edit import AskedChange, Elsewhere, make_change
 from saccade.interp.studies.edit.edit_file import Edit, edit_of
 from saccade.interp.studies.head_measures import HeadMap, Row
-from saccade.interp.studies.head_rank import Replacement, reference_text
 from saccade.interp.studies.intervention_trial import Acted, Outcome, what_happened
 from saccade.interp.studies.prompt_contrast import Compared, compare_prompts
 from saccade.interp.studies.roles import find_roles
@@ -227,7 +228,7 @@ class ModelService:
         """The predictions of the model at each position."""
         return predictions(self._run(question.text, question.changes), top=question.top)
 
-    def measure(self, question: q.MeasureQuestion, progress: Progress) -> HeadMap:
+    def measure(self, question: q.MeasureQuestion, _: Progress) -> HeadMap:
         """One value per head."""
         run, at = self._run(question.text, question.changes), question.position
         match question.measure:
@@ -247,10 +248,8 @@ class ModelService:
         )
         if question.measure == "direct":
             return measures.direct_effects(run, target, position=at)
-        by = Replacement("zero") if question.ablate == "zero" else self._mean
-        return measures.ablation_effects(
-            run, target, position=at, replacement=by, progress=progress
-        )
+        by = Replacement.zero(self.model) if question.ablate == "zero" else self._mean
+        return measures.ablation_effects(run, target, position=at, replacement=by)
 
     def head(self, question: q.HeadQuestion, _: Progress) -> HeadCard:
         """One head through every lens."""
@@ -379,7 +378,7 @@ class ModelService:
 
     @cached_property
     def _mean(self) -> Replacement:
-        return Replacement.mean(self.model, self._reference)
+        return Replacement.usual(self.model)
 
 
 def _requested(changes: Sequence[q.AnyChange]) -> list[AskedChange]:

@@ -39,7 +39,9 @@ def test_misuse_is_refused_in_one_line(edit, told_in_a_line, monkeypatch, option
         raise AssertionError("unrelated text was generated first")
 
     if code == 2:
-        monkeypatch.setattr("saccade.interp.studies.head_rank.reference_text", generated_too_early)
+        monkeypatch.setattr(
+            "saccade.interp.effects.replacement.reference_text", generated_too_early
+        )
     found, out, err = edit(*options)
     assert (found, out) == (code, "")
     assert re.search(words, told_in_a_line(err))

@@ -43,14 +43,14 @@ def text(story, tmp_path):
     return story(tmp_path / "story.txt", sentences=99)
 
 
-def test_figures_are_printed_and_kept_with_the_lenses(fidelity, stories, folder, text):
+def test_metrics_are_printed_and_saved_with_the_lenses(fidelity, stories, folder, text):
     from saccade.interp.lenses.lens_set import load_lenses
 
     code, out, err = fidelity("--corpus", text, "--json", "--heads", "1,6")
     assert code == 0, err
     found = json.loads(out)
     assert [each["head"] for each in found["heads"]] == [1, 6]
-    assert "kept the figures in" in err and "touching heads: " in err
+    assert "saved the metrics in" in err and "touching heads: " in err
     kept = load_lenses(folder / "lens", stories).quality_of(3, 6)
     assert kept["ablation"] == found["heads"][1]["ablation"]["value"]
     assert {"kl", "gain"} <= kept.keys()
@@ -71,6 +71,7 @@ def test_the_table_and_the_heat_map(fidelity, text, tmp_path):
     code, out, err = fidelity("--corpus", text, "--png", tmp_path / "map.png", "--no-save")
     assert code == 0, err
     assert "causal basis" in out and "±" in out and "mean" in out
+    assert "variance alone" in out and "lens given variance" in out and "gradient" in out
     assert "…" not in out  # nothing is cut off
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     assert "kept" not in err
@@ -86,7 +87,20 @@ def test_other_lenses_are_put_beside_in_one_table(fidelity, folder, text):
     code, out, err = fidelity("--corpus", text, "--compare", folder / "jacobian", "--json")
     assert code == 0, err
     kinds = json.loads(out)["kinds"]
-    assert [each["name"] for each in kinds] == ["unembedding", "closed-form", "jacobian"]
+    assert [each["name"] for each in kinds] == [
+        *("unembedding", "closed-form", "jacobian"),
+        *("gradient at the text", "gradient half-way", "variance alone"),
+    ]
+
+
+def test_layers_are_shown_apart_and_nothing_is_cut_off(fidelity, folder, text, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    options = ["--corpus", text, "--compare", folder / "jacobian", "--layer", "1"]
+    code, out, err = fidelity(*options, "--gradients", "2")
+    assert code == 0, err
+    assert "ablation by layer" in out and "gradient at 2" in out and "…" not in out
+    tables = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
+    assert max(map(len, tables)) <= 80
 
 
 @pytest.mark.parametrize(
@@ -101,6 +115,7 @@ def test_other_lenses_are_put_beside_in_one_table(fidelity, folder, text):
         (["--windows", "1"], 2, "cannot measure on 1 windows"),
         (["--window", "99999"], 2, "longer than the model's context"),
         (["--draw", "gain"], 2, "draw"),
+        (["--gradients", "-1"], 2, "gradients"),
     ],
 )
 def test_mistakes_are_told_in_a_line_with_a_hint(fidelity, told_in_a_line, options, code, tokens):
@@ -136,4 +151,4 @@ def test_transfer_to_a_changed_model_and_sharing(saccade, stories, folder, text)
     assert json.loads(out)["extra"] == 0.0
     code, out, err = saccade("lens", "transfer", *given, "--shared")
     assert code == 0, err
-    assert "all layers" in out
+    assert "all layers" in out and "ridge" in out

@@ -32,11 +32,11 @@ from saccade.interp.lenses.evaluate import evaluate_lenses
 from saccade.interp.lenses.fit import fit_lenses
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.lens_set import load_lenses
-from saccade.interp.lenses.reading import read
-from saccade.interp.lenses.reading_table import predictions
 from saccade.interp.lenses.self_text import write_corpus
-from saccade.interp.lenses.text_run import TextRun
-from saccade.interp.lenses.views import Site, Span, head_card, position_grid, token_ranks
+from saccade.interp.readings.reader import read
+from saccade.interp.readings.reading_table import predictions
+from saccade.interp.readings.text_run import TextRun
+from saccade.interp.readings.views import Site, Span, head_card, position_grid, token_ranks
 from saccade.interp.studies.head_measures import lens_kl, mass_on_words
 from saccade.interp.studies.intervention_trial import Acted, what_happened
 from saccade.interp.studies.prompt_contrast import compare_prompts

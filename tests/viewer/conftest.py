@@ -23,7 +23,8 @@ PORT = 8765
 @pytest.fixture(scope="session")
 def make_head() -> Any:
     """A head's reading of known numbers: ``make_head(layer, head, kl_from_baseline=2.0)``."""
-    from saccade.interp.lenses.reading import HeadReading, Source, TokenValue
+    from saccade.interp.lenses.top_tokens import TokenValue
+    from saccade.interp.readings.reading import HeadReading, Source
 
     def make(layer: int, head: int | None, *, token: str = " x", gain: float = 0.3, **known: Any):
         usual = {
@@ -44,7 +45,8 @@ def make_head() -> Any:
 @pytest.fixture(scope="session")
 def make_reading(make_head) -> Any:
     """A reading of known numbers: of three layers of five heads, the later the more each says."""
-    from saccade.interp.lenses.reading import Reading, TokenValue
+    from saccade.interp.lenses.top_tokens import TokenValue
+    from saccade.interp.readings.reading import Reading
 
     def make(
         token: str = "b", *, heads: Any = None, position: int = 1, predicted: int = 1, **known

@@ -115,7 +115,7 @@ def test_the_effect_at_an_earlier_position_is_that_of_the_shorter_prompt(ask, st
 
 
 def test_mass_is_what_the_lens_gives_to_the_tokens(ask, opened):
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
     found = ask("measure", {"text": TEXT, "measure": "mass", "words": "a,the", "lens": "closed"})
     lenses, run = opened.lenses["closed"], TextRun(opened.model, TEXT)

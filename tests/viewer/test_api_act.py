@@ -59,7 +59,7 @@ def test_an_ablation_is_the_model_without_the_head(ask, stories):
 
 def test_what_the_lens_predicted_is_the_difference_of_its_two_readings(ask, opened):
     from saccade.interp.heads.intervene import Scale, intervene
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
     lens = opened.lenses["polished"].by_layer[1]
     z = TextRun(opened.model, TEXT).captured.z[1][:, -1]

@@ -268,7 +268,7 @@ def test_a_run_that_is_larger_than_the_cache_is_kept_until_the_next(
 
 
 def test_runs_are_weighed_as_they_are_now_and_the_one_used_longest_ago_goes(opened, monkeypatch):
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
     from saccade.viewer import service
 
     size = {"One": 4, "Two": 4, "Three": 1}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from saccade.errors import ModelError, UsageError
@@ -71,7 +72,7 @@ class Unembedding:
     ) -> Float[Tensor, "*batch n"]:
         """The contribution of a part of the final state to the logits: no bias, no soft-cap."""
         weight = self.weight if tokens is None else self.weight[tokens.to(self.weight.device)]
-        logits = part.to(weight) @ weight.T
+        logits = linear(part.to(weight), weight)
         return logits if self.scale == 1.0 else logits * self.scale
 
 

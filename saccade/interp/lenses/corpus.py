@@ -165,8 +165,8 @@ def split(corpus: Corpus, *, held_out: float | int) -> tuple[Corpus, Corpus]:
         held_out: number of windows to hold out, or their share (a float below 1).
 
     >>> windows = torch.arange(20).view(5, 4)
-    >>> train, held = split(Corpus("numbers", "", windows, n_bytes=50), held_out=0.2)
-    >>> train.n_tokens, held.windows
+    >>> train, test = split(Corpus("numbers", "", windows, n_bytes=50), held_out=0.2)
+    >>> train.n_tokens, test.windows
     (16, tensor([[16, 17, 18, 19]]))
     """
     n = len(corpus.windows)

@@ -17,9 +17,9 @@ from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.evaluation import Evaluation, Scores
 from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.lens import Lens, activation_at, needs_residual
+from saccade.interp.lenses.lens_metrics import MEASURES, Predicted, Tally, predict, token_blocks
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.residual_lenses import BATCH_TOKENS, baseline_lenses, default_kinds
-from saccade.interp.lenses.scoring import MEASURES, Predicted, Tally, predict, token_blocks
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -93,7 +93,7 @@ def evaluate_lenses(
                 tokens = torch.arange(block.start, block.stop, device=predicted.final.device)
                 probs = predicted.probs(tokens)
                 for reader in group:
-                    reader.tally.add(reader.said(tokens).to(probs.device), probs, block)
+                    reader.tally.add(reader.logits(tokens).to(probs.device), probs, block)
                 done += len(group)
                 told("scoring", done, total)
             for reader in group:
@@ -143,7 +143,7 @@ class _Reader:
     """Index of the set of lenses."""
     sites: slice
     """Their slice of the sites of that set."""
-    said: Callable[[Int[Tensor, " token"]], Float[Tensor, "n head token"]]
+    logits: Callable[[Int[Tensor, " token"]], Float[Tensor, "n head token"]]
     tally: Tally
     n_bytes: int
     """Memory that they need in addition to the capture."""
@@ -156,18 +156,18 @@ def _groups(every: list[Lenses], chunk: Captured, predicted: Predicted) -> Itera
         start = 0
         for layer, lens in lenses.by_layer.items():
             activation = activation_at(lenses.model, chunk, layer, lens.site)
-            said, n_bytes = _saying(lens, activation, lenses.model.layer(layer).d_head)
+            logits, n_bytes = _logits_of(lens, activation, lenses.model.layer(layer).d_head)
             if group and n_bytes + sum(each.n_bytes for each in group) > HELD_BYTES:
                 yield group
                 group = []
             sites = slice(start, start + activation.shape[1])
-            group.append(_Reader(of, sites, said, Tally(predicted, activation.shape[1]), n_bytes))
+            group.append(_Reader(of, sites, logits, Tally(predicted, activation.shape[1]), n_bytes))
             start = sites.stop
     yield group
 
 
-def _saying(
-    lens: Lens, activation: Float[Tensor, "n head d_held"], d_head: int
+def _logits_of(
+    lens: Lens, activation: Float[Tensor, "n head d_activation"], d_head: int
 ) -> tuple[Callable[[Int[Tensor, " token"]], Tensor], int]:
     """A function from tokens to the logits of a lens, and the bytes that it keeps in memory.
 
@@ -183,15 +183,15 @@ def _saying(
     # Contiguous: the product with the unembedding is several times slower otherwise.
     directions = basis.transpose(0, 1).to(activation.dtype).contiguous()
 
-    def said(tokens: Int[Tensor, " token"]) -> Float[Tensor, "n head token"]:
+    def logits(tokens: Int[Tensor, " token"]) -> Float[Tensor, "n head token"]:
         return (within @ lens(directions, tokens=tokens).transpose(0, 1)).transpose(0, 1)
 
-    return said, within.nbytes + basis.nbytes
+    return logits, within.nbytes + basis.nbytes
 
 
 def _basis(
-    activation: Float[Tensor, "n head d_held"], rank: int
-) -> Float[Tensor, "head direction d_held"] | None:
+    activation: Float[Tensor, "n head d_activation"], rank: int
+) -> Float[Tensor, "head direction d_activation"] | None:
     """Orthonormal directions that span the activations; None if they would not save work.
 
     By a random range finder: Halko, Martinsson and Tropp, 2011, "Finding structure with
@@ -202,7 +202,7 @@ def _basis(
         return None
     generator = torch.Generator().manual_seed(0)
     mixed = torch.randn(n_heads, rank, n, generator=generator).to(activation.device)
-    rows = activation.transpose(0, 1).float()  # [head, n, d_held]
+    rows = activation.transpose(0, 1).float()  # [head, n, d_activation]
     basis = torch.linalg.qr((mixed @ rows).transpose(1, 2)).Q.transpose(1, 2)
     rest = rows - rows @ basis.transpose(1, 2) @ basis
     return basis if float(rest.norm()) <= BASIS_ERROR * float(rows.norm()) else None

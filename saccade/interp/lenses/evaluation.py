@@ -172,8 +172,8 @@ class Evaluation:
             table.add_column(name, justify="right")
         _add_measures(table, list(columns))
         for i, (layer, head) in enumerate(self.lenses.sites):
-            figures = {name: float(values[i]) for name, values in columns.items()}
-            table.add_row(str(layer), str(head), *_cells(list(columns), figures))
+            metrics = {name: float(values[i]) for name, values in columns.items()}
+            table.add_row(str(layer), str(head), *_cells(list(columns), metrics))
         return table
 
 
@@ -186,8 +186,8 @@ def _add_measures(table: Table, names: list[str]) -> None:
         table.add_column(HEADINGS.get(name, name), justify="right")
 
 
-def _cells(names: list[str], figures: Mapping[str, float]) -> list[str]:
-    return [_cell(name, figures.get(name)) for name in names]
+def _cells(names: list[str], values: Mapping[str, float]) -> list[str]:
+    return [_cell(name, values.get(name)) for name in names]
 
 
 def _cell(name: str, value: float | None) -> str:

@@ -25,7 +25,7 @@ from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.held_out import Sample
 from saccade.interp.lenses.statistics import Statistics
-from saccade.store.atomic import Hold, cache_dir, locked, write_refused
+from saccade.store.atomic import Hold, cache_dir, locked, settled_folder, write_refused
 from saccade.store.folder import read_folder, write_folder
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ class Checkpoint:
 
     def load(self) -> dict[str, Tensor] | None:
         """The last saved state, if it is intact."""
-        if not self.is_kept:
+        if not (self.is_kept and settled_folder(self.folder / self.name).is_dir()):
             return None
         try:
             return read_folder(self.folder / self.name, needs=[STATE]).tensors[STATE]
         except StoreError:
-            # Missing or damaged: start again, which costs time but not correctness.
+            # Damaged: start again, which costs time but not correctness.
             return None
 
     def save_sometimes(
@@ -147,8 +147,8 @@ def unfinished_fit(settings: Mapping[str, Any], *, rank: int = 0) -> Iterator[Un
         FitInterrupted: Ctrl-C ended the block, and the same fit will resume.
         StoreError: the cache cannot be written to.
     """
-    said = {**settings, "rank": rank, "layout": LAYOUT, "saccade": __version__}
-    text = json.dumps(said, sort_keys=True, default=str)
+    identity = {**settings, "rank": rank, "layout": LAYOUT, "saccade": __version__}
+    text = json.dumps(identity, sort_keys=True, default=str)
     root = cache_dir() / "unfinished"
     folder = root / hashlib.sha256(text.encode()).hexdigest()[:16]
     with ExitStack() as stack:

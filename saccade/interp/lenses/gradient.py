@@ -170,7 +170,7 @@ class GradientConfig:
 class Piece(NamedTuple):
     """Activations at some positions of a layer, with their targets."""
 
-    activation: Float[Tensor, "n head d_held"]
+    activation: Float[Tensor, "n head d_activation"]
     target: Target
 
 

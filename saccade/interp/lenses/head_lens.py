@@ -56,13 +56,15 @@ class HeadLens(Lens):
             "train": Method.training(solved_layers),
         }
 
-    def hidden(self, activation: Float[Tensor, "n head d_held"]) -> Float[Tensor, "n head d_model"]:
+    def hidden(
+        self, activation: Float[Tensor, "n head d_activation"]
+    ) -> Float[Tensor, "n head d_model"]:
         """The final state that the lens predicts from the activation, before the unembedding."""
         return torch.einsum("nhi,hid->nhd", activation.float(), self.weight) + self.bias
 
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
@@ -73,8 +75,8 @@ class HeadLens(Lens):
         # Many positions: A W_U^T once (d_head rows per head), instead of W_U for every position.
         by_token = self.unembed(self.weight, tokens).float()  # [head, d_head, token]
         baseline = self.unembed(self.bias, tokens).float() + bias  # [head, token]
-        said = torch.baddbmm(baseline[:, None], activation.float().transpose(0, 1), by_token)
-        return said.transpose(0, 1)
+        logits = torch.baddbmm(baseline[:, None], activation.float().transpose(0, 1), by_token)
+        return logits.transpose(0, 1)
 
 
 class DenseHeadLens(Lens):
@@ -116,7 +118,7 @@ class DenseHeadLens(Lens):
 
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
@@ -139,7 +141,7 @@ def output_maps(model: LanguageModel, layer: int) -> Float[Tensor, "head d_head 
 
 
 def said_by_head(
-    lens: Lens, activation: Float[Tensor, "n head d_held"], head: int
+    lens: Lens, activation: Float[Tensor, "n head d_activation"], head: int
 ) -> Float[Tensor, "n d_vocab"]:
     """Vocabulary logits of one head at each position.
 

@@ -58,7 +58,7 @@ class JacobianLens(Lens):
 
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:

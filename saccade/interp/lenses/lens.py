@@ -64,7 +64,7 @@ class Lens(nn.Module, ABC):
     @abstractmethod
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
@@ -242,7 +242,7 @@ def activation_at(
     site: Site,
     *,
     positions: Sequence[int] | None = None,
-) -> Float[Tensor, "n head d_held"]:
+) -> Float[Tensor, "n head d_activation"]:
     """The activation at a site of one layer, for every row and position, in row order.
 
     Args:
@@ -261,6 +261,6 @@ def activation_at(
         )
     every = (
         activation[layer] if site == "head" else activation[layer][:, :, None]
-    )  # [batch, pos, head, d_held]
+    )  # [batch, pos, head, d_activation]
     chosen = every if positions is None else every[:, list(positions)]
     return chosen.flatten(0, 1)

@@ -26,7 +26,6 @@ from saccade.store.schema import conform
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
-    from saccade.interp.lenses.reading import Reading
 
 
 # Where lenses are stored and found.
@@ -129,7 +128,7 @@ class Lenses:
 
     @torch.inference_mode()
     def logits(
-        self, activation: Mapping[int, Float[Tensor, "n head d_held"]]
+        self, activation: Mapping[int, Float[Tensor, "n head d_activation"]]
     ) -> Float[Tensor, "n site d_vocab"]:
         """The logits of every lens, for each position, in the order of `sites`.
 
@@ -147,15 +146,7 @@ class Lenses:
             for name, by in self.quality.items()
             if head < len(by.get(str(layer), ()))
         }
-        return {name: figure for name, figure in found.items() if figure is not None}
-
-    def read(
-        self, text: str, *, position: int = -1, top: int = 10, unembedding: bool = False
-    ) -> Reading:
-        """What every lens predicts at one position of a text; see `reading.read`."""
-        from saccade.interp.lenses.reading import read
-
-        return read(self, text, position=position, top=top, unembedding=unembedding)
+        return {name: value for name, value in found.items() if value is not None}
 
     def with_quality(self, quality: Quality) -> Lenses:
         """The same lenses with these metrics instead of their own."""
@@ -231,7 +222,7 @@ def _merged(old: Quality, new: Quality) -> Quality:
 
 def _over(old: Sequence[float | None], new: Sequence[float | None]) -> list[float | None]:
     pairs = zip_longest(old, new)
-    return [before if figure is None else figure for before, figure in pairs]
+    return [before if after is None else after for before, after in pairs]
 
 
 def _through_one_unembedding(parts: list[tuple[Lens, Tensor]]) -> Tensor:
@@ -297,6 +288,13 @@ def load_lenses(path: str | Path | None, model: LanguageModel) -> Lenses:
         stored=stored,
         digest=manifest["files"][LENSES]["sha256"],
     )
+
+
+def lenses_if_fitted(path: str | Path | None, model: LanguageModel) -> Lenses | None:
+    """The lenses at a path, or those at the default path; None if nothing is fitted there yet."""
+    if path is None and not os.path.isdir(settled_folder(default_lens_path(model))):
+        return None
+    return load_lenses(path, model)
 
 
 def read_provenance(path: str | Path) -> Provenance:
@@ -388,3 +386,15 @@ def _refuse_strangers(provenance: Provenance, model: LanguageModel, path: str | 
             f"the entropy of its predictions was {provenance.probe}, now it is {model.probe}",
             hint=again,
         )
+
+
+def share_explained(quality: Mapping[str, float]) -> float | None:
+    """The share of the baseline lens's KL that a lens removes; None if it was never scored.
+
+    >>> share_explained({"kl": 3.0, "gain": 1.0})
+    0.25
+    """
+    if not {"kl", "gain"} <= quality.keys():
+        return None
+    baseline = quality["kl"] + quality["gain"]
+    return quality["gain"] / baseline if baseline > 0 else 0.0

@@ -171,8 +171,8 @@ class LayerState:
         whiten = (vectors * values.rsqrt()[:, None]).float().to(device)
         unwhiten = (vectors * values.sqrt()[:, None]).transpose(1, 2).float().to(device)
         mean = mean.float().to(device)
-        said = lens.bias.detach() + torch.einsum("hi,hid->hd", mean, lens.weight.detach())
-        weight = torch.cat([unwhiten @ lens.weight.detach(), said[:, None]], dim=1)
+        bias = lens.bias.detach() + torch.einsum("hi,hid->hd", mean, lens.weight.detach())
+        weight = torch.cat([unwhiten @ lens.weight.detach(), bias[:, None]], dim=1)
         n_heads = len(weight)
         return cls(
             lens=lens,

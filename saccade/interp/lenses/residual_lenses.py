@@ -167,7 +167,7 @@ class LogitLens(Lens):
 
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
@@ -206,7 +206,7 @@ class HeadLogitLens(Lens):
 
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:
@@ -255,7 +255,7 @@ class TunedLens(Lens):
 
     def forward(
         self,
-        activation: Float[Tensor, "n head d_held"],
+        activation: Float[Tensor, "n head d_activation"],
         *,
         tokens: Int[Tensor, " token"] | None = None,
     ) -> Float[Tensor, "n head token"]:

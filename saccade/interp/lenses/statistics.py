@@ -193,8 +193,8 @@ class Statistics:
         return torch.cat(u)
 
     def _centred(
-        self, name: str, values: Float[Tensor, " n *held"]
-    ) -> Float[Tensor, " more *held"]:
+        self, name: str, values: Float[Tensor, " n *size"]
+    ) -> Float[Tensor, " more *size"]:
         """Values minus their mean, and one more row: the scaled distance to the mean so far.
 
         Products of two such tensors are what a batch adds to the sum about the common mean. The
@@ -218,7 +218,7 @@ class Statistics:
         self,
         name: str,
         of_z: Float[Tensor, "n head d_head"],
-        other: Float[Tensor, " n *held"],
+        other: Float[Tensor, " n *size"],
     ) -> None:
         # Summed first, then added: adding each position to the large total would round each time.
         if other.dim() == 3:
@@ -293,8 +293,8 @@ def _expected_vectors(
 
 
 def _rows(
-    activation: Float[Tensor, "batch pos *held"], kept: slice | Int[Tensor, " n"]
-) -> Float[Tensor, " n *held"]:
+    activation: Float[Tensor, "batch pos *size"], kept: slice | Int[Tensor, " n"]
+) -> Float[Tensor, " n *size"]:
     """Some positions of a batch, one after the other, in float32."""
     return activation.flatten(0, 1)[
         kept if isinstance(kept, slice) else kept.to(activation.device)

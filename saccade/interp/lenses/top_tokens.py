@@ -1,13 +1,111 @@
-"""What lenses predict at a position, compared with the baseline lens."""
+"""Rankings of tokens: the largest values of a row, and what lenses add to the baseline lens."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
+
+# A token of a ranking, and the tokens of a whole one.
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValue:
+    """A token of the vocabulary and its value in a ranking."""
+
+    id: int
+    text: str
+    value: float
+
+
+@final
+class TokenValues(Sequence[TokenValue]):
+    """Tokens of a ranking; their texts are decoded on first use.
+
+    A reading has about ten thousand tokens, of which few are shown: decoding all of them would take
+    a tenth of the time of the reading.
+
+    >>> tokens = TokenValues([1, 0], [0.5, 0.25], lambda ids: [" ab"[id_] for id_ in ids])
+    >>> len(tokens), tokens[0]
+    (2, TokenValue(id=1, text='a', value=0.5))
+    """
+
+    __slots__ = ("_ids", "_made", "_show", "_values")
+
+    def __init__(
+        self, ids: list[int], values: list[float], show: Callable[[list[int]], list[str]]
+    ) -> None:
+        self._ids, self._values, self._show = ids, values, show
+        self._made: tuple[TokenValue, ...] | None = None
+
+    def _tokens(self) -> tuple[TokenValue, ...]:
+        if self._made is None:
+            texts = self._show(self._ids)
+            self._made = tuple(map(TokenValue, self._ids, texts, self._values))
+        return self._made
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """For JSON, numbers to six digits; creates no `TokenValue` objects."""
+        columns = zip(self._ids, self._show(self._ids), self._values, strict=True)
+        return [{"id": i, "text": text, "value": float(f"{v:.6g}")} for i, text, v in columns]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._tokens()[index]
+
+    def __iter__(self) -> Iterator[TokenValue]:
+        return iter(self._tokens())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash((*self._ids, *self._values))
+
+    def __repr__(self) -> str:
+        return repr(self._tokens())
+
+
+def token_rows(
+    order: TopTokens, show: Callable[[list[int]], list[str]], *, sign: int = 0
+) -> list[TokenValues]:
+    """The tokens of each row; with ``sign``, only those whose values have this sign."""
+    rows = zip(order.ids.tolist(), order.values.tolist(), strict=True)
+    if not sign:
+        return [TokenValues(ids, values, show) for ids, values in rows]
+    kept = ((ids, values, sum(sign * value > 0 for value in values)) for ids, values in rows)
+    return [TokenValues(ids[:n], values[:n], show) for ids, values, n in kept]
+
+
+def plain(value: Any) -> Any:
+    """A number, a token, a dataclass or several of them, for JSON: numbers to six digits.
+
+    A list is plain already and is returned as it is: a long text has half a million weights.
+
+    >>> plain((TokenValue(3, " a", 1 / 3),))
+    [{'id': 3, 'text': ' a', 'value': 0.333333}]
+    """
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, TokenValues):
+        return value.to_list()
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+# What the predictions of lenses add to the baseline's.
 
 BLOCK = 64  # tokens per block in the first pass; 32 and 128 are no faster for 49,152 tokens
 CHUNK = 2**19  # values processed at once: two megabytes, which stay in the cache

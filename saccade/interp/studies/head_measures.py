@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -11,29 +11,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import torch
 
 from saccade.errors import LensError, UsageError
+from saccade.interp.effects.effects import measure_effects
+from saccade.interp.effects.replacement import Replacement
+from saccade.interp.effects.target import Target, first_token
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import TokenValue, plain, read_run, share_explained
-from saccade.interp.lenses.views import entropy_of
+from saccade.interp.lenses.lens_set import share_explained
+from saccade.interp.lenses.top_tokens import TokenValue, plain
+from saccade.interp.readings.reader import read_run
+from saccade.interp.readings.views import entropy_of
 from saccade.interp.studies.bias.bias_mass import ask, baseline_mass
 from saccade.interp.studies.bias.bias_words import tokens_of
-from saccade.interp.studies.head_rank import (
-    Replacement,
-    Target,
-    ablated_copies,
-    direct_scores,
-    first_token,
-)
+from saccade.interp.studies.head_rank import direct_scores
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 Measure: TypeAlias = Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Values: TypeAlias = Mapping[int, Sequence[float | None]]
 """Layer -> one value per head; None where a head has no value."""
-MOST_ABLATED = 128  # tokens of a text for which every head is ablated: a minute or two
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,13 @@ def lens_kl(lenses: Lenses, run: TextRun, *, position: int) -> HeadMap:
     reading = read_run(lenses, run, position=position, top=1)
     return _map(
         "lens",
-        _by_layer({(each.layer, each.head or 0): each.kl_from_baseline for each in reading.heads}),
+        _by_layer(
+            {
+                (each.layer, each.head or 0): each.lens.kl_from_baseline
+                for each in (*reading.heads, *reading.others)
+                if each.lens is not None
+            }
+        ),
         label="KL from the baseline lens, in nats",
         unit="nats",
     )
@@ -174,30 +178,19 @@ def ablation_effects(
     *,
     position: int,
     replacement: Replacement,
-    progress: Callable[[str, int, int], None] | None = None,
 ) -> HeadMap:
-    """How far a token's logit falls without each head; as `rank_heads`, at any position."""
-    model, at = run.model, run.position(position)
-    if len(run.tokens) > MOST_ABLATED:
-        raise UsageError(
-            f"the text has {len(run.tokens)} tokens: expected at most "
-            f"{MOST_ABLATED} for the ablation of every head",
-            hint="shorten the text, or colour the map by direct contributions",
-        )
-    score = float(target.score(model.unembedding.logits(run.captured.final[0, at]).float()))
-    effects: dict[tuple[int, int], float | None] = {}
+    """The exact effect of each head on a token's logit; as `rank_heads`, at any position."""
+    at = run.position(position)
     with changed(run):
-        for rows in ablated_copies(model, run.ids, replacement):
-            without = model.unembedding.logits(rows.captured.final[:, at]).float()
-            lost = score - target.score(without)
-            effects.update(zip(rows.sites, lost.tolist(), strict=True))
-            if progress is not None:
-                progress("ablate heads", len(effects), model.n_heads)
+        found = measure_effects(
+            run.model, run.ids[:, : at + 1], replacement=replacement, targets=target, top=1
+        ).effects[0]
+    effects = {(part.layer, part.head or 0): each.on_token for part, each in found.parts.items()}
     tokens = _tokens(run, target, position)
     return _map(
         "effect",
         _by_layer(effects),
-        label=f"fall of the logit of {tokens[0].text!r} without the head",
+        label=f"fall of the logit of {tokens[0].text!r} without the head here",
         unit="logits",
         tokens=tokens,
     )

@@ -3,153 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from saccade.errors import ModelError, UsageError
-from saccade.interp.heads.capture import capture
-from saccade.interp.heads.intervene import Ablate, intervene, mean_z
+from saccade.errors import ModelError
+from saccade.interp.effects.copies import run_copies
+from saccade.interp.effects.effects import measure_effects
+from saccade.interp.effects.parts import HeadsValue
+from saccade.interp.heads.capture import Captured
 from saccade.interp.heads.residual_path import direct_states
-from saccade.interp.lenses.corpus import read_corpus
-from saccade.interp.lenses.self_text import sample_batch
-from saccade.interp.studies.bias.bias_words import behind_a_space
-from saccade.interp.studies.prompts import BATCH_TOKENS
 
 if TYPE_CHECKING:
-    from saccade.interp.heads.capture import Captured
+    from saccade.interp.effects.replacement import Ablation, Replacement
+    from saccade.interp.effects.target import Target
     from saccade.interp.heads.model import LanguageModel
-    from saccade.interp.heads.residual_path import Unembedding
-
-
-# The score that heads are ranked by: a token's logit minus another token's or the mean.
-
-
-@dataclass(frozen=True)
-class Target:
-    """The logit of a token minus that of another, or minus the mean of all tokens.
-
-    The difference of two logits is that of Wang et al., 2022 (https://arxiv.org/abs/2211.00593),
-    section 2.2. Without a second token we subtract the mean: a constant added to all logits does
-    not change the prediction, and must not count for a head.
-    """
-
-    token: int
-    against: int | None = None
-
-    def score(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch"]:
-        """The score of a prediction."""
-        other = logits.mean(-1) if self.against is None else logits[..., self.against]
-        return logits[..., self.token] - other
-
-    def direction(self, unembedding: Unembedding) -> Float[Tensor, " d_model"]:
-        """The direction whose product with a final state is the score, except bias and soft-cap."""
-        weight = unembedding.weight.float()
-        other = weight.mean(0) if self.against is None else weight[self.against]
-        return (weight[self.token] - other) * unembedding.scale
-
-
-def first_token(model: LanguageModel, token: str, text: str) -> int:
-    """The first token of a word after a text.
-
-    A word given with its own space, or after a text that ends in one, is taken as it is.
-    """
-    if not token.strip():
-        raise UsageError(f"the token is empty: {token!r}", hint='give a token, such as " Paris"')
-    if token[0].isspace() or not text[-1:].isspace():
-        return behind_a_space(model, token.strip())[0]
-    before = model.encode("a").shape[1]
-    return int(model.encode(f"a{token}")[0, before])
-
-
-def several_tokens(model: LanguageModel, token: str) -> str | None:
-    """A note for a word of several tokens, of which only the first is used; else None."""
-    ids = behind_a_space(model, token.strip())
-    if len(ids) < 2:
-        return None
-    return f"note: {token!r} is {len(ids)} tokens; {model.tokens(ids)[0]!r} stands for it"
-
-
-def find_target(model: LanguageModel, text: str, token: str, against: str | None = None) -> Target:
-    """The target for words as a user writes them; of several tokens the first is used."""
-    ids = [first_token(model, each, text) for each in (token, against) if each is not None]
-    if len(ids) == 2 and ids[0] == ids[1]:
-        shown = model.tokens(ids)[0]
-        raise UsageError(
-            f"{token!r} and {against!r} begin with the same token, {shown!r}",
-            hint="give words whose first tokens differ",
-        )
-    return Target(*ids)
-
-
-# The replacement of an ablated head.
-
-SEED = 4  # arbitrary; differs from the seed of the text of a default fit
-Ablation: TypeAlias = Literal["zero", "mean", "resample"]
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """The replacement of every head of a model, one head at a time."""
-
-    by: Ablation
-    values: dict[int, Float[Tensor, "*pos head d_head"]] = field(default_factory=dict)
-    """By layer; none for zero, and one for each position for resample."""
-
-    @classmethod
-    def mean(cls, model: LanguageModel, ids: Int[Tensor, "batch pos"]) -> Replacement:
-        """The mean over a text."""
-        return cls("mean", mean_z(model, ids))
-
-    @classmethod
-    def resampled(
-        cls, model: LanguageModel, ids: Int[Tensor, "batch pos"], *, length: int, seed: int = 0
-    ) -> Replacement:
-        """The activations at ``length`` tokens of a text, drawn at random."""
-        generator = torch.Generator().manual_seed(seed)
-        among = model.is_text(ids).flatten().nonzero()[:, 0].cpu()
-        places = among[torch.randint(len(among), (length,), generator=generator)]
-        z = capture(model, ids).z
-        return cls(
-            "resample", {k: each.flatten(0, 1)[places.to(each.device)] for k, each in z.items()}
-        )
-
-    @classmethod
-    def other_prompt(
-        cls, model: LanguageModel, ids: Int[Tensor, "1 pos"], *, length: int
-    ) -> Replacement:
-        """The activations at the same positions of another prompt."""
-        if ids.shape[1] != length:
-            raise UsageError(
-                f"the other prompt has {ids.shape[1]} tokens, this one {length}",
-                hint="give two prompts of the same number of tokens",
-            )
-        return cls("resample", {layer: z[0] for layer, z in capture(model, ids).z.items()})
-
-    def change(self, layer: int, head: int, *, row: int, length: int, only_last: bool) -> Ablate:
-        """The ablation of one head in one row of a batch."""
-        positions = [length - 1] if only_last else list(range(length))
-        if self.by == "zero":
-            return Ablate(layer, head, positions=positions, rows=[row])
-        value = self.values[layer].select(-2, head)  # [pos, d_head] or [d_head]
-        if value.dim() == 2:
-            value = value[positions]
-        return Ablate(layer, head, self.by, value, positions=positions, rows=[row])
-
-
-def reference_text(
-    model: LanguageModel, corpus: str | None = None, *, rows: int = 16, window: int = 48
-) -> Int[Tensor, "batch pos"]:
-    """The text of a mean: the beginning of a corpus, or text that the model generates."""
-    window = min(window, model.max_positions or window)
-    if corpus is None:
-        return sample_batch(model, index=0, rows=rows, window=window, seed=SEED)
-    windows = read_corpus(corpus, model, window=window, max_tokens=rows * window).windows
-    return windows[:rows].to(model.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +29,14 @@ class RankedHead:
 
     layer: int
     head: int
+    kl: float
+    """KL(with || without) of the whole prediction, in nats."""
     direct: float | None
-    """What it adds directly; None where the model has no direct path."""
+    """The direct part of the effect; None where the model has no direct path."""
     effect: float
-    """How far the score falls when the head is ablated at every position."""
+    """How far the score falls when the head is ablated at the last token."""
     repair: dict[str, float] | None = None
-    """Ablated at the last position only: see `saccade.interp.studies.head_rank`."""
+    """The parts of what later layers repair: see `self_repair`."""
 
     @property
     def name(self) -> str:
@@ -216,56 +89,34 @@ class Ranking:
         return json.dumps(whole, ensure_ascii=False)
 
 
-class Ablated(NamedTuple):
-    """Some heads, each ablated in its own row of the batch."""
-
-    sites: list[tuple[int, int]]
-    captured: Captured
-
-
 @torch.no_grad()
 def rank_heads(
-    model: LanguageModel,
-    text: str,
-    target: Target,
-    *,
-    replacement: Replacement,
-    progress: Callable[..., None] | None = None,
+    model: LanguageModel, text: str, target: Target, *, replacement: Replacement
 ) -> Ranking:
-    """Direct logit attribution and measured ablation effect of every head.
+    """The exact effect of every head at the last token, and the direct part of it.
 
-    Direct: Elhage et al., 2021 ("A Mathematical Framework for Transformer Circuits"), see
-    `saccade.interp.heads.capture.direct_logits`. Effect: the score of the prompt minus its score
-    without the head.
-    Copies of the prompt are run in one batch, with a different head ablated in each.
+    Direct: direct logit attribution, Elhage et al., 2021 ("A Mathematical Framework for Transformer
+    Circuits"), of the head's activation minus what replaces it.
     """
-    ids = model.encode(text)
-    clean = capture(model, ids, residual=True)
-    logits = model.unembedding.logits(clean.final[0, -1]).float()
-    score, direct = float(target.score(logits)), direct_scores(model, clean, target)
-    effects: dict[tuple[int, int], float] = {}
-    for rows in ablated_copies(model, ids, replacement):
-        without = model.unembedding.logits(rows.captured.final[:, -1]).float()
-        lost = score - target.score(without)
-        effects.update(zip(rows.sites, lost.tolist(), strict=True))
-        if progress is not None:
-            progress("ablate heads", len(effects), model.n_heads)
+    measured = measure_effects(model, model.encode(text), replacement=replacement, targets=target)
+    found, final = measured.effects[0], measured.run.captured.final[0, 0]
     return Ranking(
         model=model.name,
         text=text,
         token=model.tokens([target.token])[0],
         against=None if target.against is None else model.tokens([target.against])[0],
         ablation=replacement.by,
-        score=score,
-        probability=float(logits.softmax(-1)[target.token]),
+        score=found.target_score,
+        probability=float(model.unembedding.logits(final).float().softmax(-1)[target.token]),
         heads=tuple(
             RankedHead(
-                layer=layer,
-                head=head,
-                direct=None if layer not in direct else float(direct[layer][0, head]),
-                effect=effect,
+                layer=part.layer,
+                head=part.head or 0,
+                kl=effect.kl,
+                direct=effect.direct,
+                effect=effect.on_token,
             )
-            for (layer, head), effect in effects.items()
+            for part, effect in found.parts.items()
         ),
     )
 
@@ -281,36 +132,6 @@ def direct_scores(
             states = direct_states(model, captured, at.index, positions=[position])[:, 0]
             found[at.index] = states.to(along) @ along
     return found
-
-
-def ablated_copies(
-    model: LanguageModel,
-    ids: Int[Tensor, "1 pos"],
-    replacement: Replacement,
-    *,
-    only_last: bool = False,
-    keep: bool = False,
-) -> Iterator[Ablated]:
-    """Every head ablated once, as many copies of the prompt at a time as fit.
-
-    Args:
-        only_last: ablate at the last position, not at all of them.
-        keep: also capture the heads and the residual stream.
-    """
-    sites = [(at.index, head) for at in model.layers for head in range(at.n_heads)]
-    length = ids.shape[1]
-    n_rows = max(1, BATCH_TOKENS // length)
-    for start in range(0, len(sites), n_rows):
-        chosen = sites[start : start + n_rows]
-        changes = [
-            replacement.change(layer, head, row=row, length=length, only_last=only_last)
-            for row, (layer, head) in enumerate(chosen)
-        ]
-        copies = ids.expand(len(chosen), -1)
-        # A head whose activation equals its replacement has no effect: that is a valid result.
-        with intervene(model, changes, may_do_nothing=True):
-            captured = capture(model, copies, layers=None if keep else [], residual=keep)
-        yield Ablated(chosen, captured)
 
 
 # Self-repair: how far later layers compensate for an ablated head.
@@ -368,15 +189,22 @@ def self_repair(
             f"{model.name} norms its stream after each addition: no direct effects to compare",
             hint="rank its heads without --self-repair",
         )
-    ids = model.encode(text)
-    clean = capture(model, ids, residual=True)
+    sites = [(at.index, head) for at in model.layers for head in range(at.n_heads)]
+    values = replacement.at_last().heads
+    changes = [HeadsValue(layer, (head,), values[layer][head : head + 1]) for layer, head in sites]
+    run = run_copies(model, model.encode(text), changes, keep=True)
+    assert run.ends is not None and run.copies is not None, "the copies are kept"
+    clean = run.captured
     before = _Parts.of(model, clean, clean, target)
-    found: dict[tuple[int, int], Repair] = {}
-    for rows in ablated_copies(model, ids, replacement, only_last=True, keep=True):
-        after = _Parts.of(model, rows.captured, clean, target)
-        for row, site in enumerate(rows.sites):
-            found[site] = before.repair(after, row, site)
-    return found
+    ablated = Captured(
+        {layer: z[0][:, None] for layer, z in run.copies.items()},
+        run.states[0][:, None],
+        {},
+        run.ends[0][:, None],
+        {},
+    )
+    after = _Parts.of(model, ablated, clean, target)
+    return {site: before.repair(after, row, site) for row, site in enumerate(sites)}
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,15 @@ from torch import Tensor
 from saccade.interp.heads.intervene import Change, InjectHead, InjectResidual, intervene
 from saccade.interp.lenses.head_lens import output_maps, said_by_head
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import TokenValue, plain
 from saccade.interp.lenses.residual_lenses import LogitLens
-from saccade.interp.lenses.top_tokens import largest
+from saccade.interp.lenses.top_tokens import TokenValue, largest, plain
 from saccade.interp.studies.edit.edit_file import describe
 from saccade.interp.studies.head_measures import token_asked
 from saccade.interp.studies.prompts import go_on
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 
 class Acted(NamedTuple):

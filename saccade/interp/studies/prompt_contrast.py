@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from saccade.interp.lenses.reading import Reading, TokenValue, plain, read_run
+from saccade.interp.effects.target import Target
+from saccade.interp.lenses.top_tokens import TokenValue, plain
+from saccade.interp.readings.reader import read_run
+from saccade.interp.readings.reading import Reading
 from saccade.interp.studies.head_measures import token_asked
-from saccade.interp.studies.head_rank import Target, direct_scores
+from saccade.interp.studies.head_rank import direct_scores
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,9 @@ def compare_prompts(
     sides = [_side(run, reading, target) for run, reading in zip(runs, readings, strict=True)]
     direct = [direct_scores(run.model, run.captured, target) for run in runs]
     heads = []
-    for left, right in zip(readings[0].heads, readings[1].heads, strict=True):
+    for left, right in zip(*((*each.heads, *each.others) for each in readings), strict=True):
         added = None
+        assert left.lens is not None and right.lens is not None, "read with lenses"
         if left.head is not None and left.layer in direct[0]:
             first, second = (float(each[left.layer][0, left.head]) for each in direct)
             added = (first, second)
@@ -95,10 +99,10 @@ def compare_prompts(
             ComparedHead(
                 layer=left.layer,
                 head=left.head,
-                kl_from_baseline=(left.kl_from_baseline, right.kl_from_baseline),
+                kl_from_baseline=(left.lens.kl_from_baseline, right.lens.kl_from_baseline),
                 direct=added,
                 difference=None if added is None else added[1] - added[0],
-                adds=(left.adds, right.adds),
+                adds=(left.lens.adds, right.lens.adds),
             )
         )
     ids = [each for each in (target.token, target.against) if each is not None]

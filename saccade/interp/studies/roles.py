@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import ModelError, UsageError, suggest
+from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.capture import capture, head_outputs
 from saccade.interp.heads.residual_path import direct_logits
-from saccade.interp.studies.bias.bias_words import behind_a_space
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -305,7 +305,7 @@ def _name_roles(model: LanguageModel, seed: int) -> dict[Role, dict[int, Tensor]
     rows = torch.arange(len(text.ids))
     movers: dict[int, Tensor] = {}
     for at in model.layers:
-        looks = captured.attention[at.index][rows, :, 0, text.place.cpu()].float()
+        weights = captured.attention[at.index][rows, :, 0, text.place.cpu()].float()
         if not at.reaches_stream:
             movers[at.index] = torch.full((at.n_heads,), float("nan"))
             continue
@@ -313,5 +313,5 @@ def _name_roles(model: LanguageModel, seed: int) -> dict[Role, dict[int, Tensor]
             direct_logits(model, captured, at.index, name[:, None], positions=[-1])[:, 0]
             for name in (text.once, text.twice)
         )
-        movers[at.index] = ((once - twice).mean(0) * looks.to(once.device).mean(0)).cpu()
+        movers[at.index] = ((once - twice).mean(0) * weights.to(once.device).mean(0)).cpu()
     return {"name-mover": movers, "copy": copy_scores(model, text.ids, text.place)}

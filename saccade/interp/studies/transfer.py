@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from rich.table import Table
 from torch import Tensor
 
-from saccade.errors import LensError
+from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import capture, output_matrix
 from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.evaluate import choose_positions, evaluate_lenses
@@ -211,7 +212,11 @@ def moved_to(lenses: Lenses, changed: LanguageModel) -> Lenses:
 @torch.no_grad()
 def held_out_of(lenses: Lenses, corpus: Corpus) -> HeldOut:
     """Held-out positions of a text, to score the lenses of a model."""
-    windows, picked = choose_positions(lenses.model, corpus.windows, POSITIONS)
+    return _held_out(lenses, corpus.windows)
+
+
+def _held_out(lenses: Lenses, windows: Int[Tensor, "window pos"]) -> HeldOut:
+    windows, picked = choose_positions(lenses.model, windows, POSITIONS)
     captured = capture(lenses.model, windows.to(lenses.model.device))
     sample = Sample.take(captured.z, captured.final, picked.flatten().nonzero()[:, 0])
     return HeldOut.of(lenses.model, sample, lenses.baseline, n_tokens=N_TOKENS)
@@ -251,7 +256,7 @@ def _check_alike(lenses: Lenses, layers: tuple[int, ...]) -> None:
 # One lens for many heads: KL and number of parameters of lenses shared over layers.
 
 SIZES = (1, 2, 3, 5, 10)
-# Relative to the mean variance; the best of them is taken, of own and of shared lenses alike.
+# Relative to the mean variance; of own and of shared lenses alike, the best of them is chosen.
 RIDGES = (0.01, 0.1, 1.0)
 
 
@@ -263,6 +268,8 @@ class Sharing(NamedTuple):
     """KL(model || lens), the mean over all heads."""
     numbers: int
     """Number of parameters of all lenses of the model."""
+    ridge: float | None
+    """Chosen on the validation windows; None for lenses as they were fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,13 +287,14 @@ class Shared:
     def to_table(self) -> Table:
         """One row per way of sharing."""
         table = Table(title="Lenses shared by heads and layers")
-        for name in ("one lens for", "KL", "gain kept", "numbers"):
+        for name in ("one lens for", "KL", "gain kept", "numbers", "ridge"):
             table.add_column(name, justify="left" if name == "one lens for" else "right")
         gain = self.baseline_kl - self.ways[0].kl
         for way in self.ways:
             kept = (self.baseline_kl - way.kl) / gain if gain > 0 else float("nan")
-            table.add_row(way.name, f"{way.kl:.3f}", f"{kept:.0%}", f"{way.numbers:,}")
-        table.add_row("nothing (baseline)", f"{self.baseline_kl:.3f}", "0%", "")
+            ridge = "" if way.ridge is None else f"{way.ridge:g}"
+            table.add_row(way.name, f"{way.kl:.3f}", f"{kept:.0%}", f"{way.numbers:,}", ridge)
+        table.add_row("nothing (baseline)", f"{self.baseline_kl:.3f}", "0%", "", "")
         return table
 
 
@@ -307,6 +315,9 @@ def share_lenses(
     text is read again. For comparison: one lens per head by the same method, and the lenses as they
     were fitted.
 
+    The first half of the windows is for validation: the ridge of each way is chosen there. Every KL
+    is of the second half, which enters no choice.
+
     Args:
         sizes: numbers of neighbouring layers that share a lens; all layers are added last.
     """
@@ -317,19 +328,32 @@ def share_lenses(
             hint="give lenses of kind head, fitted with `--method closed-form` or `polish`",
         )
     layers = list(lenses.by_layer)
-    held_out = held_out_of(lenses, corpus)
+    validation, test = (_held_out(lenses, windows) for windows in _halves(corpus))
     by_layer = {layer: _Written.of(lenses, layer) for layer in layers}
-    fitted = _mean([held_out.kl(lens, layer) for layer, lens in lenses.by_layer.items()])
-    ways = [Sharing("a head, as fitted", fitted, _numbers(lenses))]
+    fitted = _mean([test.kl(lens, layer) for layer, lens in lenses.by_layer.items()])
+    ways = [Sharing("a head, as fitted", fitted, _numbers(lenses), None)]
     groups: list[tuple[str, int]] = [("a head, by least squares", 0)]
     groups += [(f"{n} layer{'s' if n > 1 else ''}", n) for n in sizes if n < len(layers)]
     groups.append(("all layers", len(layers)))
     for done, (name, size) in enumerate(groups, start=1):
-        kl = [_shared_kl(lenses, held_out, by_layer, size, ridge) for ridge in RIDGES]
-        ways.append(Sharing(name, min(kl), _shared_numbers(lenses, by_layer, size)))
+        ridge = min(RIDGES, key=partial(_shared_kl, lenses, validation, by_layer, size))
+        kl = _shared_kl(lenses, test, by_layer, size, ridge)
+        ways.append(Sharing(name, kl, _shared_numbers(lenses, by_layer, size), ridge))
         if progress is not None:
             progress("sharing lenses", done, len(groups))
-    return Shared(baseline_kl=held_out.baseline_kl(), ways=tuple(ways))
+    return Shared(baseline_kl=test.baseline_kl(), ways=tuple(ways))
+
+
+def _halves(corpus: Corpus) -> tuple[Int[Tensor, "window pos"], Int[Tensor, "window pos"]]:
+    """Contiguous, because neighbouring windows are too similar to be separate text."""
+    n, length = corpus.windows.shape
+    if n < 2:
+        raise UsageError(
+            f"{corpus.source} holds {n} window of {length} tokens: two are needed, one to choose "
+            "the ridge on and one to evaluate on",
+            hint="give more text, or fewer tokens with --window",
+        )
+    return corpus.windows[: n // 2], corpus.windows[n // 2 :]
 
 
 class _Written(NamedTuple):

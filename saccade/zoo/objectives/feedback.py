@@ -47,7 +47,7 @@ class Discriminator(nn.Module):
     def __init__(self, d_behaviour: int, *, d_hidden: int) -> None:
         super().__init__()
         self.read = nn.GRU(d_behaviour, d_hidden, batch_first=True, bidirectional=True)
-        self.judge = nn.Sequential(
+        self.classify = nn.Sequential(
             nn.Linear(2 * d_hidden, d_hidden), nn.ReLU(), nn.Linear(d_hidden, 1)
         )
 
@@ -58,7 +58,7 @@ class Discriminator(nn.Module):
             behaviour.values, lengths, batch_first=True, enforce_sorted=False
         )
         _, last = self.read(packed)  # [direction, batch, d_hidden]
-        return self.judge(torch.cat([last[0], last[1]], dim=-1))[:, 0]
+        return self.classify(torch.cat([last[0], last[1]], dim=-1))[:, 0]
 
 
 class ProfessorForcing(NamedTuple):
@@ -93,12 +93,12 @@ def professor_forcing(
     with _held_fixed(discriminator):
         free_loss = functional.softplus(-discriminator(free)).mean()
         led_loss = functional.softplus(discriminator(led)).mean()
-    judged = functional.softplus(-for_led).mean() + functional.softplus(for_free).mean()
+    of_discriminator = functional.softplus(-for_led).mean() + functional.softplus(for_free).mean()
     right = torch.cat([for_led > 0, for_free <= 0])
     accuracy = right.float().mean().item()
     network = free_loss + led_loss if is_mutual else free_loss
-    loss = judged * (accuracy < LEARNS_UNTIL) + network * (accuracy > TEACHES_FROM)
-    return ProfessorForcing(loss, judged, free_loss, led_loss, accuracy)
+    loss = of_discriminator * (accuracy < LEARNS_UNTIL) + network * (accuracy > TEACHES_FROM)
+    return ProfessorForcing(loss, of_discriminator, free_loss, led_loss, accuracy)
 
 
 def _detached(behaviour: Behaviour) -> Behaviour:

@@ -88,7 +88,7 @@ class AddingRecipe(Recipe):
     task: str = "adding"
     metric: str = "mse"
     is_better: Literal["less", "more"] = "less"
-    at_least: float | None = 0.01
+    target: float | None = 0.01
     source: str = LE
     note: str = PICTURE
 
@@ -277,7 +277,7 @@ class RowMnistSettings:
     """Hidden size."""
     batch: Batch = 128
     """Digits in a batch."""
-    jitter: FewOrNone = 1
+    max_shift: FewOrNone = 1
     """Data augmentation: maximum shift of a batch in pixels; 0: none."""
     training: TrainConfig = ROW_MNIST
     """Training settings."""
@@ -300,7 +300,7 @@ class RowMnistRecipe(Recipe):
             return list(row_batches(train, batch=settings.batch, seed=seed, epoch=epoch))
 
         def loss(model: nn.Module, batch: RowBatch) -> LossOut:
-            logits = _reader(model).at_end(_jittered(batch.inputs, settings.jitter))
+            logits = _reader(model).at_end(_shifted(batch.inputs, settings.max_shift))
             return LossOut(functional.cross_entropy(logits, batch.labels), n=len(batch.labels))
 
         return Job(
@@ -354,7 +354,7 @@ def accuracy(model: nn.Module, digits: Digits) -> float:
     return 100 * right / len(digits.labels)
 
 
-def _jittered(images: Float[Tensor, "batch height width"], most: int) -> Tensor:
+def _shifted(images: Float[Tensor, "batch height width"], most: int) -> Tensor:
     """The whole batch shifted by up to ``most`` pixels in each direction; 0: unchanged."""
     if most == 0:
         return images
@@ -418,7 +418,7 @@ RECIPES = (
         name="adding-tanh",
         about="The control: a simple tanh RNN does not learn to add over 150 steps.",
         settings=AddingSettings(cell="elman", training=replace(ADDING, learning_rate=0.001)),
-        at_least=None,
+        target=None,
         minutes=5.0,
         note="It is expected to fail: the result is near 0.167, the error of always predicting 1.",
     ),
@@ -426,7 +426,7 @@ RECIPES = (
         name="copying-unitary",
         about="A unitary RNN with a complex state recalls ten symbols after 100 blank steps.",
         settings=CopyingSettings(),
-        at_least=0.99,
+        target=0.99,
         published=1.0,
         minutes=0.5,
         note="The paper's curve reaches an error of zero; guessing recalls 0.125.",
@@ -442,7 +442,7 @@ RECIPES = (
         name="row-mnist",
         about="An LSTM reads a digit row by row and classifies it.",
         settings=RowMnistSettings(),
-        at_least=98.5,
+        target=98.5,
         source="https://arxiv.org/abs/1504.00941 reads pixel by pixel (97.0 with an IRNN)",
         note="Row by row is easier than the paper's pixel by pixel: 28 steps, not 784.",
         minutes=4.0,

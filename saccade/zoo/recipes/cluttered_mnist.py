@@ -361,7 +361,7 @@ def _of(model: nn.Module, kind: type[Model]) -> Model:
 SINGLE = StnRecipe(
     name="stn-cluttered60",
     about="A network locates a digit among clutter, crops a window there and classifies it.",
-    at_least=3.0,
+    target=3.0,
     source="https://arxiv.org/abs/1506.02025, section 4.1",
     note="The paper has 1.7 on other clutter: 16 pieces of 6 x 6.",
     minutes=15.0,
@@ -371,7 +371,7 @@ RECIPES = (
     DiffRamRecipe(
         name="diffram-cluttered100",
         about="DRAW's reader locates a digit among clutter in 8 glimpses, and classifies it.",
-        at_least=5.0,
+        target=5.0,
         published=3.36,
         source="https://arxiv.org/abs/1502.04623, table 1",
         note="Scenes are generated anew for every epoch, earlier answers are trained, too, and "
@@ -382,7 +382,7 @@ RECIPES = (
     EdramRecipe(
         name="edram-cluttered100",
         about="A spatial transformer in a loop: 6 glimpses, supervised with the digit's location.",
-        at_least=2.0,
+        target=2.0,
         published=0.6,
         source="https://arxiv.org/abs/1706.03581, table 1",
         note="Fewer channels and smaller states than the paper's 11 million weights, and little "
@@ -395,7 +395,7 @@ RECIPES = (
         SINGLE,
         name="stn-multi-cluttered60",
         about="The same with another transformer before the second convolution.",
-        at_least=None,
+        target=None,
         settings=StnSettings(is_multi=True),
     ),
 )

@@ -104,7 +104,9 @@ class DramRecipe(Recipe):
     task: str = "scenes"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"
-    beside: Mapping[str, float | None] = field(default_factory=lambda: {"error_averaged": None})
+    other_metrics: Mapping[str, float | None] = field(
+        default_factory=lambda: {"error_averaged": None}
+    )
     note: str = "The paper does not specify its noise: ours are 8 pieces of other digits."
     may_differ: frozenset[str] = frozenset({"is_backward"})
     gallery: tuple[str, ...] = ("0", "1")
@@ -269,7 +271,7 @@ RECIPES = (
         settings=PAIRS,
         about="Locates two digits among pieces of others and classifies both, from left to right.",
         published=5.0,
-        at_least=8.0,
+        target=8.0,
         source=f"{PAPER}, table 1",
         minutes=40.0,
     ),

@@ -209,7 +209,7 @@ def _windows(grids: Sequence[GaussianGrid | None], place: GridPlace) -> Float[Te
 WITH = DrawRecipe(
     name="draw-mnist",
     about="DRAW reads a digit and reconstructs it, stroke by stroke.",
-    at_least=96.0,
+    target=96.0,
     published=80.97,
     note="12 larger strokes (8 x 8) instead of 64 small ones (5 x 5), and less than an hour on two "
     "cores: the bound is still falling at the end.",
@@ -222,7 +222,7 @@ RECIPES = (
         WITH,
         name="draw-mnist-noattention",
         about="The control: DRAW that reads and writes the whole image at every stroke.",
-        at_least=None,
+        target=None,
         published=87.40,
         note="It is expected to be worse than draw-mnist, which has the same strokes, sizes and "
         "epochs; the paper's has 64 strokes.",

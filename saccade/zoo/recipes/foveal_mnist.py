@@ -52,7 +52,7 @@ TRAINING = TrainConfig(
 class FovealSettings:
     """The glimpses, and the machine that integrates them."""
 
-    wander: FewOrNone = 1
+    max_shift: FewOrNone = 1
     """Data augmentation: maximum shift of a digit in pixels."""
     patch: Side = 8
     """Side length of a glimpse in pixels."""
@@ -87,14 +87,16 @@ class FovealRecipe(Recipe):
     task: str = "scenes"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"
-    beside: Mapping[str, float | None] = field(default_factory=lambda: {"error_random": None})
+    other_metrics: Mapping[str, float | None] = field(
+        default_factory=lambda: {"error_random": None}
+    )
     source: str = "https://www.cs.toronto.edu/~hinton/absps/nips_eyebm.pdf"
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: FovealSettings, data: Path | None) -> Job:
         """Paths are the controller's, with exploration of other locations."""
         train, seed = read_mnist("train", data), settings.training.seed
-        scene, valid = Scene(wander=settings.wander), held_out("valid", Scene(), data)
+        scene, valid = Scene(max_shift=settings.max_shift), held_out("valid", Scene(), data)
 
         def loss(model: nn.Module, batch: ImageBatch) -> LossOut:
             machine = _machine(model)

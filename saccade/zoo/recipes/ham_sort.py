@@ -178,7 +178,7 @@ RECIPES = (
     HamRecipe(
         name="ham-sort",
         about="A memory that is a binary tree learns to sort, finding each item in log n steps.",
-        at_least=99.0,
+        target=99.0,
         source="https://arxiv.org/abs/1602.03218, section 4.2",
         note="Per cent of items that are right, key and value, at their position; in each step "
         "one leaf is read. The paper sorts 32 items almost without error.",

@@ -248,7 +248,7 @@ RECIPES = (
         name="ctc-words",
         settings=CtcWordSettings(),
         about="Recognises handwritten words of unseen writers from pen strokes.",
-        at_least=15.0,
+        target=15.0,
         note="Per cent of characters, by prefix beam search with letters' n-grams of the training "
         "words. Graves et al., 2009, read lines of another data set (IAM-OnDB).",
         minutes=40.0,

@@ -73,7 +73,7 @@ LONGEST = 25  # words, EOS included; one in two hundred of Flickr8k's captions i
 # and a step takes a third of the time.
 STRIDES = (2, 2, 2, 1, 2)
 TOGETHER = 50  # images that are encoded, or described, at once
-BESIDE = ("cider_frequent", "cider_nearest", "bleu4", "bleu4_frequent", "bleu4_nearest")
+OTHER_METRICS = ("cider_frequent", "cider_nearest", "bleu4", "bleu4_frequent", "bleu4_nearest")
 TRAINING = TrainConfig(
     epochs=60,
     minutes=55.0,
@@ -138,7 +138,9 @@ class PhotoCaptionRecipe(Recipe):
     system: str = "show_attend_tell"
     task: str = "flickr8k"
     metric: str = "cider"
-    beside: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(BESIDE))
+    other_metrics: Mapping[str, float | None] = field(
+        default_factory=lambda: dict.fromkeys(OTHER_METRICS)
+    )
     minutes: float = 25.0
     gallery: tuple[str, ...] = ("0", "1")
 

@@ -376,8 +376,13 @@ RECIPES = (
     ExecuteRecipe(
         name="execute",
         about="Reads a short Python program and writes what it prints, character by character.",
-        at_least=60.0,
-        beside={"characters": 90.0, "exact_loop": None, "exact_product": None, "exact_sum": None},
+        target=60.0,
+        other_metrics={
+            "characters": 90.0,
+            "exact_loop": None,
+            "exact_product": None,
+            "exact_sum": None,
+        },
         source="Zaremba and Sutskever, 2014, https://arxiv.org/abs/1410.4615",
         note="Exact is free decoding; the paper reports character accuracy with teacher "
         "forcing, as curves only. A loop adds a number up to 12 times.",

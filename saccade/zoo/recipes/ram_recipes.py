@@ -69,7 +69,7 @@ class RamSettings:
     """Side length of the image in pixels; a digit has 28."""
     n_clutter: FewOrNone = 0
     """Pieces of other digits in each image, 8 x 8 pixels each."""
-    wander: FewOrNone = 0
+    max_shift: FewOrNone = 0
     """Data augmentation: maximum shift of a digit in pixels."""
     patch: Side = 8
     """Side length of a glimpse in pixels."""
@@ -119,7 +119,7 @@ class ControlSettings:
     """Side length of the image in pixels; a digit has 28."""
     n_clutter: FewOrNone = 0
     """Pieces of other digits in each image, 8 x 8 pixels each."""
-    wander: FewOrNone = 0
+    max_shift: FewOrNone = 0
     """Data augmentation: maximum shift of a digit in pixels."""
     batch: Batch = 128
     """Images in a batch."""
@@ -135,7 +135,9 @@ class RamRecipe(Recipe):
     task: str = "scenes"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"
-    beside: Mapping[str, float | None] = field(default_factory=lambda: {"error_averaged": None})
+    other_metrics: Mapping[str, float | None] = field(
+        default_factory=lambda: {"error_averaged": None}
+    )
     gallery: tuple[str, ...] = ("0", "1")
 
     def build(self, settings: RamSettings, data: Path | None) -> Job:
@@ -272,14 +274,14 @@ def ram_loss(model: Ram, batch: ImageBatch, *, settings: RamSettings) -> LossOut
     return LossOut(out.loss, n=len(batch.labels), logged=logged)
 
 
-def scene_of(settings: RamSettings | ControlSettings, *, wander: int = 0) -> Scene:
+def scene_of(settings: RamSettings | ControlSettings, *, max_shift: int = 0) -> Scene:
     """The scenes of the settings."""
-    return Scene(size=settings.size, n_clutter=settings.n_clutter, wander=wander)
+    return Scene(size=settings.size, n_clutter=settings.n_clutter, max_shift=max_shift)
 
 
 def _batches(settings: RamSettings | ControlSettings, data: Path | None) -> Callable[[int], Scenes]:
     train, seed = read_mnist("train", data), settings.training.seed
-    scene = scene_of(settings, wander=settings.wander)
+    scene = scene_of(settings, max_shift=settings.max_shift)
     return lambda epoch: Scenes(train, scene, batch=settings.batch, seed=seed, epoch=epoch)
 
 
@@ -295,7 +297,7 @@ def _of(model: nn.Module) -> Ram:
     return model
 
 
-MNIST = RamSettings(wander=1, training=replace(TRAINING, steps=24_000))
+MNIST = RamSettings(max_shift=1, training=replace(TRAINING, steps=24_000))
 TRANSLATED60 = RamSettings(
     size=60, patch=12, n_scales=3, n_glimpses=8, training=replace(TRAINING, steps=16_000)
 )
@@ -312,7 +314,7 @@ RECIPES = (
         settings=MNIST,
         about="Classifies a digit from 6 glimpses of 8 x 8 pixels.",
         published=1.12,
-        at_least=1.3,
+        target=1.3,
         minutes=10.0,
         source=f"{PAPER}, table 1a",
         note=f"Digits are shifted by a pixel in training; the paper's are not. {TAUGHT}",
@@ -321,7 +323,7 @@ RECIPES = (
         name="ram-mnist-central",
         settings=replace(MNIST, policy="central", training=replace(TRAINING, steps=20_000)),
         about="The control: one glimpse of 8 x 8 pixels, always at the centre.",
-        beside={},
+        other_metrics={},
         minutes=5.0,
         source=f"{PAPER}, table 1a has no such row",
         note="It is expected to fail: it shows the value of a path of glimpses.",
@@ -331,7 +333,7 @@ RECIPES = (
         settings=TRANSLATED60,
         about="Locates a digit on 60 x 60 pixels and classifies it, in 8 glimpses at 3 scales.",
         published=1.2,
-        at_least=1.8,
+        target=1.8,
         minutes=14.0,
         source=f"{PAPER}, table 1b",
         note=ANEW,
@@ -341,7 +343,7 @@ RECIPES = (
         settings=CLUTTERED60,
         about="Locates a digit among pieces of others on 60 x 60 pixels, in 8 glimpses.",
         published=4.04,
-        at_least=5.5,
+        target=5.5,
         minutes=16.0,
         source=f"{PAPER}, table 2a",
         note=ANEW,
@@ -360,14 +362,14 @@ RECIPES = (
         settings=CLUTTERED100,
         about="Locates a digit among pieces of others on 100 x 100 pixels, in 8 glimpses.",
         published=8.11,
-        at_least=11.0,
+        target=11.0,
         minutes=20.0,
         source=f"{PAPER}, table 2b",
         note=ANEW,
     ),
     ControlRecipe(
         name="fc-mnist",
-        settings=ControlSettings(net="fc", wander=1),
+        settings=ControlSettings(net="fc", max_shift=1),
         about=FC,
         published=1.69,
         minutes=5.0,
@@ -375,7 +377,7 @@ RECIPES = (
     ),
     ControlRecipe(
         name="conv-mnist",
-        settings=ControlSettings(net="conv", wander=1),
+        settings=ControlSettings(net="conv", max_shift=1),
         about=CONV,
         published=1.21,
         minutes=5.0,

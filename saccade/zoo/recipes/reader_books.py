@@ -54,7 +54,7 @@ STORY = (
     " the king. When he had folded it again, Captain @placeholder shook hands with Mr. Harding."
 )
 """Written for the gallery, which shows no lines of books."""
-AT_LEAST = 35.2  # eight points more than the most frequent name, which fills 27.2 % of the gaps
+TARGET = 35.2  # eight points more than the most frequent name, which fills 27.2 % of the gaps
 # Ten epochs of 740 batches.
 TRAINING = TrainConfig(steps=7400, minutes=45.0, learning_rate=0.003, clip=5.0, schedule="linear")
 # The impatient reader attends about thirty times in a row, and is at chance after 500 steps at that
@@ -278,7 +278,7 @@ RECIPES = (
         system="attentive_reader",
         settings=ReaderSettings(reader="attentive"),
         published=63.0,
-        at_least=AT_LEAST,
+        target=TARGET,
         minutes=20.0,
     ),
     ReaderRecipe(
@@ -287,7 +287,7 @@ RECIPES = (
         system="impatient_reader",
         settings=ReaderSettings(reader="impatient", training=TRAINING_SLOW),
         published=63.8,
-        at_least=AT_LEAST,
+        target=TARGET,
         minutes=30.0,
     ),
     ReaderRecipe(

@@ -103,9 +103,9 @@ class Facts:
     """The main metric, a key of the result of ``evaluate``."""
     is_better: Literal["less", "more"] = "more"
     """Whether a lower or a higher metric is better."""
-    at_least: float | None = None
+    target: float | None = None
     """The target value; an upper bound where less is better."""
-    beside: Mapping[str, float | None] = field(default_factory=dict)
+    other_metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Other metrics in its row of results, keys of the result of ``evaluate``, each with its target
     value or None; better in the same direction."""
     published: float | None = None
@@ -121,12 +121,12 @@ class Facts:
 
     @property
     def bound(self) -> str:
-        """The kind of bound of ``at_least``, in words."""
+        """The kind of bound of ``target``, in words."""
         return "at most" if self.is_better == "less" else "at least"
 
-    def reaches(self, value: float, wanted: float) -> bool:
+    def reaches(self, value: float, target: float) -> bool:
         """Whether a value reaches a target."""
-        return value <= wanted if self.is_better == "less" else value >= wanted
+        return value <= target if self.is_better == "less" else value >= target
 
 
 @dataclass(frozen=True, kw_only=True)

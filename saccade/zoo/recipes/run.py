@@ -316,7 +316,7 @@ def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
         # The published number and the target are of one system, not of an ensemble.
         recipe = replace(recipe, name=f"{name} x {together}", published=None, source="")
         note = f"An ensemble of {together} runs."
-        recipe = replace(recipe, at_least=None, beside={}, note=note)
+        recipe = replace(recipe, target=None, other_metrics={}, note=note)
     return Result(
         recipe=recipe.name,
         metric=metrics.get("metric", recipe.metric),
@@ -332,24 +332,26 @@ def result_of(folder: Path, recipes: Mapping[str, Facts]) -> Result:
 
 def _note(recipe: Facts, metrics: Mapping[str, Any]) -> str:
     parts = []
-    if recipe.at_least is not None:
-        wanted = _wanted(recipe, metrics["value"], recipe.at_least)
-        parts.append(f"{wanted[0].upper()}{wanted[1:]}.")
+    if recipe.target is not None:
+        target = _target(recipe, metrics["value"], recipe.target)
+        parts.append(f"{target[0].upper()}{target[1:]}.")
     found = metrics.get("test", {})
-    beside = [
-        _beside(recipe, name, found[name]) for name in recipe.beside if found.get(name) is not None
+    others = [
+        _other_metric(recipe, name, found[name])
+        for name in recipe.other_metrics
+        if found.get(name) is not None
     ]
-    if beside:
-        parts.append(f"{', '.join(beside)}.")
+    if others:
+        parts.append(f"{', '.join(others)}.")
     return " ".join([*parts, recipe.note]).strip()
 
 
-def _beside(recipe: Facts, name: str, value: float) -> str:
+def _other_metric(recipe: Facts, name: str, value: float) -> str:
     """A metric other than the main one."""
-    result, wanted = f"`{name}`: {value:.4g}", recipe.beside[name]
-    return result if wanted is None else f"{result} ({_wanted(recipe, value, wanted)})"
+    result, target = f"`{name}`: {value:.4g}", recipe.other_metrics[name]
+    return result if target is None else f"{result} ({_target(recipe, value, target)})"
 
 
-def _wanted(recipe: Facts, value: float, wanted: float) -> str:
-    target = f"wanted: {recipe.bound} {wanted:.4g}"
-    return target if recipe.reaches(value, wanted) else f"{target}; **not reached**"
+def _target(recipe: Facts, value: float, target: float) -> str:
+    bound = f"target: {recipe.bound} {target:.4g}"
+    return bound if recipe.reaches(value, target) else f"{bound}; **not reached**"

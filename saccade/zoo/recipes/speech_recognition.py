@@ -156,7 +156,9 @@ class DigitRecipe(Recipe):
     task: str = "joined_digits"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"
-    beside: Mapping[str, float | None] = field(default_factory=lambda: {"error_by_beam": None})
+    other_metrics: Mapping[str, float | None] = field(
+        default_factory=lambda: {"error_by_beam": None}
+    )
     minutes: float = 15.0
     gallery: tuple[str, ...] = ("31415", "77007")
 
@@ -427,7 +429,7 @@ RECIPES = (
         name="ctc-digits",
         settings=CtcDigitSettings(),
         about="Transcribes 3 to 7 spoken digits; held-out recordings of known speakers.",
-        at_least=2.0,
+        target=2.0,
         note=UNPUBLISHED,
     ),
     CtcDigitRecipe(
@@ -440,7 +442,7 @@ RECIPES = (
         name="las-digits",
         settings=LasDigitSettings(),
         about="Listens to 3 to 7 spoken digits and spells them; held-out recordings.",
-        at_least=3.0,
+        target=3.0,
         note=UNPUBLISHED,
     ),
     LasDigitRecipe(

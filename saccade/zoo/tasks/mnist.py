@@ -222,7 +222,7 @@ class Scene:
     """Pieces of other digits."""
     clutter_size: int = 8
     """Side length of such a piece in pixels."""
-    wander: int = 0
+    max_shift: int = 0
     """Maximum shift of every digit in pixels, in each direction; it wraps around at the edge."""
     asks: Literal["digits", "sum"] = "digits"
     """The label: the digits, or their sum."""
@@ -259,7 +259,7 @@ def make_scenes(
     order = corners[:, :, 1].argsort(dim=1, stable=True)
     corners = corners.gather(1, order[:, :, None].expand_as(corners))
     chosen = chosen.gather(1, order)
-    corners = corners + _drawn((n, scene.n_digits, 2), -scene.wander, scene.wander, generator)
+    corners = corners + _drawn((n, scene.n_digits, 2), -scene.max_shift, scene.max_shift, generator)
     canvas = torch.zeros(n, size * size, dtype=torch.uint8)
     places = [pixels_of(corners, SIDE, size)]
     values = [digits.images[chosen].flatten(1)]

@@ -241,20 +241,20 @@ def within_memory(*, copies: int) -> Iterator[None]:
     Raises:
         TrainingError: there is not enough memory for the weights, or for what is computed inside.
     """
-    limit, held = memory_bytes(), 0
+    limit, needed = memory_bytes(), 0
 
-    def count(_: nn.Module, name: str, weight: Tensor | None) -> None:
-        nonlocal held
-        held += 0 if weight is None else weight.numel() * weight.element_size() * copies
-        if held > limit:
-            raise _too_large(f"the weights up to {name!r} alone take {_size(held)}", limit)
+    def count(_: nn.Module, name: str, weight: Tensor) -> None:
+        nonlocal needed
+        needed += weight.numel() * weight.element_size() * copies
+        if needed > limit:
+            raise _too_large(f"the weights up to {name!r} alone take {_size(needed)}", limit)
 
     hook = register_module_parameter_registration_hook(count)
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if needed := _refused_bytes(error):
-            raise _too_large(needed, limit) from error
+        if refused := _refused_bytes(error):
+            raise _too_large(refused, limit) from error
         raise
     finally:
         hook.remove()

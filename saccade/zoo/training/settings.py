@@ -330,19 +330,28 @@ def with_settings(settings: Settings, words: Sequence[str]) -> Settings:
         raise _refused([str(error)]) from error
 
 
+# Old names of settings in runs that were trained before these were renamed.
+RENAMED = {"wander": "max_shift", "jitter": "max_shift"}
+
+
+def _renamed(key: str) -> str:
+    outer, dot, name = key.rpartition(".")
+    return f"{outer}{dot}{RENAMED.get(name, name)}"
+
+
 def read_settings(settings: Settings, stored: Mapping[str, Any]) -> Settings:
     """Settings as stored in a run, on top of the recipe's; refuses those of another recipe."""
     known = {setting.key: setting for setting in list_settings(settings)}
-    held = dict(flat(stored))
-    wrong = [f"{key} is not known any more" for key in held if key not in known]
-    wrong += [f"{key} is new" for key in known if key not in held]
+    given = {_renamed(key): value for key, value in flat(stored)}
+    wrong = [f"{key} is not known any more" for key in given if key not in known]
+    wrong += [f"{key} is new" for key in known if key not in given]
     if wrong:
         raise RecipeError(
             f"the run was made by another version of its recipe: {'; '.join(wrong)}",
             hint="use the version of saccade that made it, or train it again",
         )
     changes = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in held.items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
     found = {key: problem_of(value, known[key].kind) for key, value in changes.items()}
     if wrong := [f"{key}: {problem}" for key, problem in found.items() if problem]:

@@ -94,7 +94,7 @@ def lenses(model):
 
 @pytest.fixture(scope="module")
 def reading(lenses):
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     return read(lenses, TEXT, top=TOP, unembedding=True)
 
@@ -250,7 +250,7 @@ def test_quality_is_that_of_the_lens_and_a_share_of_the_baseline_lens(reading):
 
 
 def test_a_position_inside_a_text_is_read_as_if_the_text_ended_there(lenses):
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     inside, cut = read(lenses, TEXT, position=2), read(lenses, " ".join(TEXT.split()[:3]))
     assert inside.position == cut.position == 2
@@ -329,7 +329,7 @@ def test_the_largest_are_those_of_topk(d_vocab):
 
 def test_a_lens_of_the_residual_stream_is_one_entry_a_layer_and_the_last_is_the_model(model):
     from saccade.errors import LensError
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     reading = read(with_lenses(model, logit_lens), TEXT, top=TOP)
     assert [(head.layer, head.head, head.name) for head in reading.heads] == [
@@ -372,7 +372,7 @@ def test_the_json_holds_what_the_reading_does(reading):
 
 
 def test_without_being_asked_the_raw_unembedding_is_left_out(lenses):
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     assert all(head.unembedded == () for head in read(lenses, TEXT).heads)
 
@@ -386,7 +386,7 @@ def test_the_table_keeps_to_its_width_and_shows_spaces(reading, width):
 
 
 def test_a_weak_lens_is_called_weak(reading):
-    from saccade.interp.lenses.reading_table import grade
+    from saccade.interp.readings.reading_table import grade
 
     assert "weak" in grade(reading.at(0, 5)) and "weak" not in grade(reading.at(2, 0))
     assert grade(replace(reading.at(2, 0), quality={})) == "not scored"
@@ -394,7 +394,7 @@ def test_a_weak_lens_is_called_weak(reading):
 
 def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
     from saccade.errors import LensError, UsageError
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     for call, kind, tokens in (
         (lambda: read(lenses, "  "), UsageError, "the text is empty"),
@@ -420,7 +420,7 @@ def test_what_cannot_be_read_is_refused_in_words(model, lenses, reading):
 
 
 def test_reading_leaves_no_hooks_behind(model, lenses):
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     def n_hooks():  # transformers keeps some of its own once it was asked for attention
         return [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.hf.modules()]
@@ -431,7 +431,7 @@ def test_reading_leaves_no_hooks_behind(model, lenses):
 
 
 def test_a_model_that_has_learnt_is_read_too(stories):
-    from saccade.interp.lenses.reading import read
+    from saccade.interp.readings.reader import read
 
     reading = read(with_lenses(stories, random_head_lens), "Once upon a time, there was a", top=3)
     assert reading.prediction[0].text == " little"

@@ -6,10 +6,10 @@ import pytest
 from torch.testing import assert_close
 
 from saccade.errors import UsageError
+from saccade.interp.effects.replacement import reference_text
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.studies.edit.asked_edit import AskedChange, Elsewhere, make_change
-from saccade.interp.studies.head_rank import reference_text
 from saccade.interp.studies.prompts import last_token_of
 
 PROMPT, OTHER = "Tom saw a big red ball", "Lily saw a big cat and a dog"

@@ -1,12 +1,17 @@
 """The causal basis is what its definition asks for."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.lenses.lens import Lens
 from saccade.interp.studies.fidelity.causal_basis import (
     Influence,
     causal_basis,
+    direction_variance,
     lens_influence,
     model_influence,
     principal_basis,
@@ -104,4 +109,70 @@ def test_the_models_influence_is_measured_head_by_head(stage):
 
 def test_a_lens_that_ranks_as_the_model_does_has_a_correlation_of_one():
     values = torch.rand(WINDOWS, 2, 9)
-    assert torch.allclose(Influence(values, 3 * values).correlations(), torch.ones(1))
+    found = Influence(values, 3 * values, torch.rand(WINDOWS, 2, 9))
+    assert torch.allclose(found.correlations(), torch.ones(1))
+    assert torch.allclose(found.partials(), torch.ones(1))
+
+
+def test_the_variance_along_a_direction_is_numpys(stage):
+    basis = random_basis(stage, directions=3, seed=2)
+    found = direction_variance(stage, basis).mean(0)
+    for head in range(len(basis)):
+        along = stage.z[:, head].numpy() @ basis[head].numpy().T  # [n, direction]
+        np.testing.assert_allclose(found[head], np.var(along, axis=0), rtol=1e-4)
+
+
+class Isotropic(Lens):
+    """It knows the variance along a direction and nothing else: all directions weigh the same."""
+
+    kind, site = "isotropic", "head"
+
+    @classmethod
+    def start(cls, model, layer):
+        raise NotImplementedError
+
+    def forward(self, activation, *, tokens=None):
+        d_head = activation.shape[-1]
+        both = torch.cat([torch.eye(d_head), -torch.eye(d_head)], 1)
+        # The other tokens get no logit that changes.
+        rest = len(tokens) - 2 * d_head
+        return torch.nn.functional.pad(0.1 * activation @ both, (0, rest))
+
+
+def test_a_lens_that_only_knows_the_variance_has_nothing_left(stage):
+    """Its influence is the variance of its tokens' logits, up to how likely they are."""
+    uniform = replace(
+        stage,
+        tokens=stage.tokens._replace(log_weight=torch.zeros_like(stage.tokens.log_weight)),
+        before=torch.zeros_like(stage.before),
+    )
+    every = torch.eye(stage.mean.shape[1]).expand(len(stage.mean), -1, -1)
+    variance = direction_variance(stage, every)
+    lens = lens_influence(uniform, Isotropic(), every)
+    found = Influence(lens, model_influence(stage, every), variance)
+    # Which directions matter to the model goes with their variance, and so with this lens.
+    assert found.variances()[0].mean() > 0.3
+    assert found.correlations()[0].mean() > 0.3  # and a lens that knows nothing else looks faithful
+    # Two directions of almost the same variance may change places; in most heads none do.
+    assert (found.partials()[0] == 0).float().mean() > 0.5
+    assert found.partials()[0].mean().abs() < 0.25
+    # A lens that runs the model knows the rest.
+    model = Influence(found.model, found.model, variance)
+    assert (model.partials()[0] > 0.999).all()
+
+
+def test_what_a_lens_knows_beyond_the_variance_is_told_from_what_it_does_not():
+    """64 directions of many heads: the influence is the variance times an importance."""
+    chance = torch.Generator().manual_seed(0)
+    variance, importance, other = (
+        torch.randn(1, 200, 64, generator=chance).mul(scale).exp() for scale in (2, 1, 1)
+    )
+    model = variance * importance
+    blind = Influence(variance * other, model, variance)
+    seeing = Influence(variance * importance * other, model, variance)
+    # By plain rank correlation the two are hard to tell apart.
+    assert blind.correlations()[0].mean() > 0.7
+    assert seeing.correlations()[0].mean() > 0.85
+    # Ranks are not linear in ranks: 0.03 remains.
+    assert abs(float(blind.partials()[0].mean())) < 0.06
+    assert seeing.partials()[0].mean() > 0.6

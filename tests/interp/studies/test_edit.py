@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from saccade.errors import InterventionError, LensError, ModelError, UsageError
+from saccade.interp.effects.replacement import reference_text
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import (
     Ablate,
@@ -34,7 +35,6 @@ from saccade.interp.studies.edit.search import (
     UnrelatedText,
     search_edit,
 )
-from saccade.interp.studies.head_rank import reference_text
 from saccade.store.folder import read_manifest, read_tensors, write_folder
 
 PROMPT = "One day, a girl went to the park with her"

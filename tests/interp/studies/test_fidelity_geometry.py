@@ -1,5 +1,6 @@
 """The metrics of fidelity agree with their definitions."""
 
+import numpy as np
 import scipy.stats
 import torch
 
@@ -8,6 +9,7 @@ from saccade.interp.studies.fidelity.geometry import (
     agreement,
     divergence,
     estimate,
+    partial_spearman,
     resampled,
     resampled_means,
     spearman,
@@ -81,6 +83,26 @@ def test_ties_share_a_rank_and_a_constant_has_no_correlation():
     expected = [float(scipy.stats.spearmanr(x, y).statistic) for x, y in zip(a, b, strict=True)]
     torch.testing.assert_close(spearman(a, b), torch.tensor(expected).double())
     assert spearman(torch.ones(TOKENS), torch.arange(TOKENS).float()) == 0
+
+
+def test_partial_correlation_is_that_of_the_residuals_of_the_ranks():
+    """Ranks regressed on those of the third by least squares; Pearson's correlation of the rest."""
+    a, b, given = (logits(seed, 3, TOKENS).numpy() for seed in range(3))
+    b = b + 0.8 * given
+    a = a + 0.8 * given
+    for row in range(3):
+        x, y, z = (scipy.stats.rankdata(each[row]) for each in (a, b, given))
+        rest = [each - np.polyval(np.polyfit(z, each, 1), z) for each in (x, y)]
+        expected = scipy.stats.pearsonr(*rest).statistic
+        found = partial_spearman(*(torch.from_numpy(each[row]) for each in (a, b, given)))
+        assert abs(float(found) - expected) < 1e-6
+
+
+def test_nothing_is_left_of_what_the_third_explains():
+    given, other = logits(0, 3, TOKENS), logits(1, 3, TOKENS)
+    assert (partial_spearman(given.exp(), other, given) == 0).all()
+    assert (partial_spearman(other, -given, given) == 0).all()
+    assert (partial_spearman(given, given, other) > 0.999).all()
 
 
 def test_an_interval_contains_the_estimate_and_narrows_with_more_text():

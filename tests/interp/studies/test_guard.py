@@ -117,14 +117,14 @@ def test_a_prompt_scores_the_same_alone_and_in_a_batch(guard):
 def test_few_ordinary_prompts_are_reported_and_those_with_a_request_are(guard):
     assert float((guard.ordinary > guard.threshold).double().mean()) <= 0.08
     injected = [f"{each} {ATTACK}" for each in ORDINARY[::7]]
-    verdicts = guard.judge(injected)
+    verdicts = guard.verdicts(injected)
     assert sum(each.is_alarm for each in verdicts) > 0.7 * len(injected)
     assert all(each.rarity < 0.05 for each in verdicts if each.is_alarm)
 
 
 def test_an_alarm_names_heads_whose_shares_are_parts_of_one(stories, alarming):
     guard, prompt = alarming
-    verdict = guard.judge([prompt], heads=1000)[0]
+    verdict = guard.verdicts([prompt], heads=1000)[0]
     assert len(verdict.heads) == stories.n_heads
     assert sum(each.share for each in verdict.heads) == pytest.approx(1.0)
     shares = [each.share for each in verdict.heads]
@@ -134,7 +134,7 @@ def test_an_alarm_names_heads_whose_shares_are_parts_of_one(stories, alarming):
 
 def test_the_tokens_of_an_alarm_are_predicted_more_than_usual(stories, lenses, alarming):
     guard, prompt = alarming
-    verdict = guard.judge([prompt], heads=1, tokens=3)[0]
+    verdict = guard.verdicts([prompt], heads=1, tokens=3)[0]
     first = verdict.heads[0]
     ids = stories.encode(prompt)
     spans = guard.readout.points({k: z[0] for k, z in capture(stories, ids).z.items()}).spans

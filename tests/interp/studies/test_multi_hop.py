@@ -10,8 +10,9 @@ import torch
 from torch.testing import assert_close
 
 from saccade.errors import UsageError
+from saccade.interp.effects.replacement import reference_text
+from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.intervene import intervene
-from saccade.interp.studies.bias.bias_words import behind_a_space
 from saccade.interp.studies.edit.injection import memory_tokens, point_to_heads
 from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
 from saccade.interp.studies.edit.two_hop import (
@@ -25,7 +26,6 @@ from saccade.interp.studies.edit.two_hop import (
     measure_two_hops,
     two_hops,
 )
-from saccade.interp.studies.head_rank import reference_text
 
 
 def test_there_are_hundreds_of_questions_and_no_two_are_alike():
@@ -118,9 +118,9 @@ def test_each_half_is_evaluated_with_the_setting_chosen_on_the_other(story_lense
     first = {*halves(low)[0]}
     for row, q in enumerate(low):
         setting = report.settings[1 if q in first else 0]
-        assert report.judged.after[row] == report.tried[setting].after[row]
+        assert report.crossed.after[row] == report.tried[setting].after[row]
     assert len(report.tried) == 6 + 3 * 2
-    assert not torch.equal(report.control.after, report.judged.after)
+    assert not torch.equal(report.control.after, report.crossed.after)
     assert json.loads(json.dumps(report.to_dict()))["unrelated_perplexity"] == [*report.costs]
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from saccade.errors import LensError
+from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import output_matrix
 from saccade.interp.heads.model import wrap_model
+from saccade.interp.lenses.evaluate import evaluate_lenses
 from saccade.interp.studies.transfer import (
+    RIDGES,
     held_out_of,
     moved_to,
     share_lenses,
@@ -93,6 +95,47 @@ def test_sharing_costs_divergence_and_saves_numbers(story_lenses, unseen):
     numbers = [way.numbers for way in shared.ways[2:]]
     assert numbers == sorted(numbers, reverse=True)
     assert shared.ways[0].kl < shared.ways[-1].kl < shared.baseline_kl
+
+
+def test_the_ridge_is_chosen_on_windows_that_are_not_judged(story_lenses, unseen):
+    """Whatever the judged half is, the choice is the same; other validation windows change it."""
+    n = len(unseen.windows) // 2
+    stories = unseen.windows[: 2 * n]
+    noise = torch.randint_like(stories[:n], 3, 200, generator=torch.Generator().manual_seed(5))
+
+    def chosen(first, second):
+        both = replace(unseen, windows=torch.cat([first, second]))
+        shared = share_lenses(story_lenses, both, sizes=(1,))
+        return [way.ridge for way in shared.ways], [way.kl for way in shared.ways]
+
+    ridges, kl = chosen(stories[:n], stories[n:])
+    on_noise, kl_on_noise = chosen(stories[:n], noise)
+    by_noise, _ = chosen(noise, stories[n:])
+    assert ridges[0] is None and set(ridges[1:]) <= set(RIDGES)
+    assert ridges == on_noise != by_noise
+    assert all(abs(a - b) > 0.1 for a, b in zip(kl, kl_on_noise, strict=True))  # other text
+
+
+def test_a_shared_lens_is_scored_with_its_ridge_on_the_second_half(story_lenses, unseen):
+    """By the whole vocabulary, from a lens built here."""
+    from saccade.interp.studies.transfer import _lens, _shared, _Written
+
+    layer = 2
+    one = replace(story_lenses, by_layer={layer: story_lenses.by_layer[layer]})
+    way = share_lenses(one, unseen, sizes=()).ways[-1]
+    assert way.name == "all layers"
+    written = _Written.of(one, layer)
+    lens = _lens(one, layer, _shared({layer: written}, 1, way.ridge)[layer], written)
+    second = replace(unseen, windows=unseen.windows[len(unseen.windows) // 2 :])
+    found = evaluate_lenses(
+        replace(one, by_layer={layer: lens}), second, max_positions=256, baselines=[]
+    )
+    assert way.kl == pytest.approx(found.lenses.means["kl"], abs=0.02)
+
+
+def test_a_single_window_is_refused_for_sharing(story_lenses, unseen):
+    with pytest.raises(UsageError, match="holds 1 window of 61 tokens: two are needed"):
+        share_lenses(story_lenses, replace(unseen, windows=unseen.windows[:1]))
 
 
 def test_a_shared_lens_is_least_squares_on_what_heads_write(stories, story_lenses):

@@ -65,7 +65,7 @@ def test_the_link_can_be_copied(new_page, viewed, text, until):
 
 def test_a_reading_is_drawn_in_a_notebook(open_notebook, view_config, text):
     import saccade
-    from saccade.interp.lenses.reading_table import dotted
+    from saccade.interp.readings.reading_table import dotted
 
     def read():
         model = saccade.open_model(view_config.model)

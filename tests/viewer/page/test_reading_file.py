@@ -110,7 +110,8 @@ def test_in_the_dark_what_says_most_is_brightest(open_file, make_reading):
 
 
 def test_a_reading_in_which_no_head_says_anything_is_drawn(open_file, make_head, make_reading):
-    from saccade.interp.lenses.reading import Source, TokenValue
+    from saccade.interp.lenses.top_tokens import TokenValue
+    from saccade.interp.readings.reading import Source
 
     none = {
         name: (TokenValue(1, "x", 0.0), TokenValue(2, "y", 0.0))
@@ -130,7 +131,7 @@ def test_a_reading_in_which_no_head_says_anything_is_drawn(open_file, make_head,
 def test_a_bar_is_as_long_as_its_share_of_the_longest_whatever_the_sign(
     open_file, make_head, make_reading
 ):
-    from saccade.interp.lenses.reading import TokenValue
+    from saccade.interp.lenses.top_tokens import TokenValue
 
     tokens = tuple(TokenValue(n, "w", value) for n, value in enumerate((-0.8, -0.4, 0.2)))
     head = make_head(0, 0, suppresses=tokens, predicts=(), unembedded=())
@@ -183,7 +184,7 @@ def test_the_token_that_is_read_is_marked_and_no_other(open_file, make_reading):
 
 
 def test_long_lists_are_cut(open_file, make_head, make_reading):
-    from saccade.interp.lenses.reading import TokenValue
+    from saccade.interp.lenses.top_tokens import TokenValue
 
     tokens = tuple(TokenValue(n, f" w{n}", 0.5) for n in range(9))
     heads = [make_head(0, n, adds=tokens, kl_from_baseline=20.0 - n) for n in range(17)]

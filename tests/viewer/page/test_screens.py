@@ -11,7 +11,7 @@ HEADS = {"lens", "gain", "direct", "entropy"}
 
 
 def dotted(text: str) -> str:
-    from saccade.interp.lenses.reading_table import dotted as as_the_command_line
+    from saccade.interp.readings.reading_table import dotted as as_the_command_line
 
     return as_the_command_line(text)
 

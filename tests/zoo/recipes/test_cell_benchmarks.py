@@ -120,6 +120,6 @@ def test_accuracy_counts_digits_and_moved_digits_keep_their_ink(data_with):
     right = sum(bool(one == other) for one, other in zip(named, few.labels, strict=True))
     assert cell_benchmarks.accuracy(model, few) == pytest.approx(100 * right / 700)
     images = few.images.float() / 255
-    moved = cell_benchmarks._jittered(images, 1)
+    moved = cell_benchmarks._shifted(images, 1)
     torch.testing.assert_close(moved.sum((1, 2)), images.sum((1, 2)))
-    assert cell_benchmarks._jittered(images, 0) is images
+    assert cell_benchmarks._shifted(images, 0) is images

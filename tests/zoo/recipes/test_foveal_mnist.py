@@ -49,7 +49,7 @@ def test_digits_are_learnt_and_the_metric_counts_the_wrong_ones(foveal, few):
         named = run.model(test.images.float() / 255).argmax(-1)
     wrong = (named != test.labels).float().mean().item() * 100
     assert metrics["value"] == pytest.approx(wrong, abs=0.2)
-    assert set(metrics["test"]) == {"error", *run.recipe.beside}
+    assert set(metrics["test"]) == {"error", *run.recipe.other_metrics}
 
 
 def test_the_gaze_of_a_trained_machine_is_traced(foveal):

@@ -49,7 +49,7 @@ def test_colours_are_learnt_and_beat_the_sentence_that_is_said_most_often(folder
     run = load_run(tmp_path / "run")
     metrics = evaluate_run(run, folder)["test"]
     assert metrics["cider"] > metrics["cider_frequent"] and metrics["bleu4"] > 50
-    assert set(metrics) == {"cider", *recipe.beside}
+    assert set(metrics) == {"cider", *recipe.other_metrics}
     (trace,) = recipe.trace(run, "1")
     assert trace.image.shape == (24, 24, 3) and trace.heat.shape[1:] == (2, 2)
     (from_file,) = recipe.trace(run, str(folder / "flickr8k-1000" / "images" / "19.png"))

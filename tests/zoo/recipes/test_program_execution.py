@@ -42,7 +42,7 @@ def settings(*words):
 
 def test_a_run_has_both_metrics_and_one_for_each_operation(run):
     test = run[1]["test"]
-    assert {"exact", "nats", *run[0].recipe.beside} < test.keys()
+    assert {"exact", "nats", *run[0].recipe.other_metrics} < test.keys()
     kinds = {name for name in test if name.startswith("exact_")}
     assert len(kinds) == len(OPERATIONS)
     assert run[1]["value"] == test["exact"]

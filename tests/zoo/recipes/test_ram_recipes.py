@@ -56,7 +56,7 @@ def test_digits_are_learnt_from_a_few_glimpses_and_the_metric_counts_the_wrong_o
         )
     wrong = (named != test.labels[:300]).float().mean().item() * 100
     assert metrics["value"] == pytest.approx(wrong, abs=12)
-    assert set(metrics["test"]) == {"error", *run.recipe.beside}
+    assert set(metrics["test"]) == {"error", *run.recipe.other_metrics}
 
 
 def _validated(line):

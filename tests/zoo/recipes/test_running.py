@@ -167,23 +167,23 @@ def test_a_result_has_the_metric_the_published_one_and_how_to_get_it(tiny, tiny_
     assert row.value == round(RunFolder(tiny_run).metrics["value"], 4)
     assert (row.published, row.source) == (1.0, "a mirror")
     assert row.command == "saccade train tiny-mirror --set training.epochs=12"
-    assert row.note == "Wanted: at least 0.9. Ours is younger."
+    assert row.note == "Target: at least 0.9. Ours is younger."
 
 
 def test_what_was_not_reached_is_said(tiny, changed_run):
     folder = changed_run("low", value=0.5)
     assert "at least 0.9; **not reached**." in result_of(folder, {"tiny-mirror": tiny}).note
-    less = replace(tiny, is_better="less", at_least=0.4)
+    less = replace(tiny, is_better="less", target=0.4)
     assert "at most 0.4; **not reached**." in result_of(folder, {"tiny-mirror": less}).note
 
 
 def test_metrics_beside_the_recipes_own_are_told_with_what_was_wanted_of_them(tiny, changed_run):
     folder = changed_run("more", test={"low": 0.25, "high": 0.95, "alone": 3.0})
-    beside = replace(tiny, beside={"low": 0.5, "high": 0.9, "alone": None, "left out": None})
-    told = "`low`: 0.25 (wanted: at least 0.5; **not reached**), `high`: 0.95 (wanted: at least 0.9"
+    beside = replace(tiny, other_metrics={"low": 0.5, "high": 0.9, "alone": None, "left out": None})
+    told = "`low`: 0.25 (target: at least 0.5; **not reached**), `high`: 0.95 (target: at least 0.9"
     told += "), `alone`: 3."
     note = result_of(folder, {"tiny-mirror": beside}).note
-    assert note == f"Wanted: at least 0.9. {told} Ours is younger."
+    assert note == f"Target: at least 0.9. {told} Ours is younger."
 
 
 def test_an_ensemble_has_a_result_of_its_own(tiny, changed_run, tmp_path):

@@ -76,7 +76,7 @@ def run(request, few, tmp_path_factory):
 
 def test_a_small_one_learns_to_hear(run):
     opened, metrics = run
-    assert set(metrics["test"]) == {"error", "sequences", *opened.recipe.beside}
+    assert set(metrics["test"]) == {"error", "sequences", *opened.recipe.other_metrics}
     assert metrics["value"] < 25  # of ten digits; guessing is wrong nine times of ten
 
 

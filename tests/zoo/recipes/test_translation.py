@@ -218,7 +218,7 @@ def test_the_transformer_recipe_fits_its_time_and_knows_its_steps():
     training = recipe.settings.training
     assert 0 < training.minutes <= recipe.minutes <= 45
     assert training.steps > 0  # its schedule falls to zero at the last
-    assert (recipe.at_least, recipe.settings.beam, recipe.settings.target) == (37, 5, "en")
+    assert (recipe.target, recipe.settings.beam, recipe.settings.target) == (37, 5, "en")
 
 
 @pytest.mark.parametrize("coding", ["bpe", "wordpiece", "words", "mixed", "spelled"])

@@ -86,8 +86,8 @@ def test_a_sum_is_that_of_the_digits(digits):
     )
 
 
-def test_a_digit_that_wanders_keeps_its_ink_and_its_window_follows(digits):
-    chosen, made = scenes(digits, wander=2, n=30)
+def test_a_shifted_digit_keeps_its_ink_and_its_window_follows(digits):
+    chosen, made = scenes(digits, max_shift=2, n=30)
     torch.testing.assert_close(
         made.images.sum((1, 2)), (digits.images[chosen[:, 0]] / 255).sum((1, 2))
     )

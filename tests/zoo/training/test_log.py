@@ -1,6 +1,7 @@
 """The log: means over units, nothing that is not a number, and lines that can be cut off."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,26 @@ def test_the_mean_is_over_units_not_over_steps():
     assert means == pytest.approx(
         {"loss": 13 / 8, "gradient_norm": 13 / 8 + 1, "twice": 2 * 13 / 8}
     )
+
+
+def test_the_means_have_a_fixed_order():
+    names = ["zeta", "beta", "nu", "alpha", "mu"]
+    for order in (names, sorted(names), names[::-1]):
+        found = Window(Processes())
+        logged = dict.fromkeys(order, 1.0)
+        found.add(LossOut(torch.tensor(1.0), 3, logged), torch.tensor(2.0), n=3)
+        assert list(found.means(last_step=1).values) == ["loss", "gradient_norm", *sorted(names)]
+
+
+def test_the_speed_is_units_over_the_time_since_the_last_line(tiny_job, tmp_path):
+    train(tiny_job(epochs=3, log_steps=1), tmp_path / "run")
+    lines = read_log(tmp_path / "run" / "log.jsonl")
+    logged = [line for line in lines if "units_per_second" in line]
+    assert len(logged) > 5
+    # Every step takes a full batch or the rest of one, so the units a line stands for are few.
+    for before, line in pairwise(logged):
+        units = line["units_per_second"] * (line["seconds"] - before["seconds"] + 0.001)
+        assert 0 < units < 10_000
 
 
 def test_a_window_comes_back_from_its_tensors():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.errors import TrainingError
+from saccade.errors import TrainingError, UsageError
 from saccade.zoo.training import optim
+from saccade.zoo.training.run_state import device_of
 
 PROGRAM = """
 import resource, sys
@@ -42,6 +43,25 @@ def test_freed_memory_is_not_brought_again_and_tiny_numbers_are_zero() -> None:
     assert plain[1] == "True"
     assert prepared[1] == "False"
     assert prepared[0] * 20 < plain[0]
+
+
+def test_weights_without_a_bias_are_counted(monkeypatch):
+    monkeypatch.setattr(optim, "memory_bytes", lambda: 7 * 11 * 4)
+    with optim.within_memory(copies=1):
+        nn.Linear(7, 11, bias=False)
+    refused = pytest.raises(TrainingError, match="not enough memory")
+    with refused, optim.within_memory(copies=1):
+        nn.Linear(7, 13, bias=False)
+
+
+@pytest.mark.parametrize(("name", "is_there"), [("cuda:0", True), ("cuda:1", False)])
+def test_a_gpu_is_taken_only_if_torch_finds_it(monkeypatch, name, is_there):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    if is_there:
+        assert device_of(name) == torch.device("cuda", 0)
+        return
+    with pytest.raises(UsageError, match="there is no device cuda:1: torch finds 1 GPUs here"):
+        device_of(name)
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_filled(monkeypatch):

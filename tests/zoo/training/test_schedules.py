@@ -26,6 +26,12 @@ def test_every_schedule_rises_in_a_line_to_its_highest_rate():
         assert all(late <= early for early, late in pairwise(found[6:]))
 
 
+@pytest.mark.parametrize(("schedule", "end"), [("linear", 0.3), ("cosine", 0.3)])
+def test_a_training_that_ends_with_its_warmup_ends_at_the_highest_rate(schedule, end):
+    config = TrainConfig(learning_rate=0.3, schedule=schedule, warmup=STEPS)
+    assert rate_at(STEPS, config, total=STEPS) == pytest.approx(end)
+
+
 def test_inverse_sqrt_is_the_papers_formula_up_to_its_height():
     """lrate = d_model^-0.5 min(step^-0.5, step warmup^-1.5)."""
     published = [min(k**-0.5, k * WARMUP**-1.5) for k in range(1, STEPS + 1)]

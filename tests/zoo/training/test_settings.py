@@ -112,6 +112,14 @@ def test_settings_of_another_version_are_refused():
     assert "sizes.height is not known any more; sizes.width is new" in str(refused.value)
 
 
+@pytest.mark.parametrize(("recipe", "old"), [("ram-mnist", "wander"), ("row-mnist", "jitter")])
+def test_settings_of_before_are_read_by_their_new_names(recipe, old):
+    settings = replace(find_recipe(recipe).settings, max_shift=3)
+    stored = json.loads(json.dumps(asdict(settings)))
+    stored[old] = stored.pop("max_shift")
+    assert read_settings(find_recipe(recipe).settings, stored) == settings
+
+
 def test_values_out_of_range_are_refused_all_in_one_message():
     words = ["d_slot=0", "n_test=0", "n_slots=-3", "d_hidden=1000000000000", "lengths=5,2"]
     words += ["tested=", "learning_rate=nan", "minutes=inf", "betas=0.9,2", "seed=" + "9" * 23]

@@ -142,6 +142,6 @@ def _log_probs(
 ) -> Float[Tensor, "n head word"]:
     chosen = logits[..., ids].clone()
     highest = logits.amax(-1, keepdim=True)
-    # In place: torch's own logsumexp takes eight times as long (lenses/scoring.py).
+    # In place: torch's own logsumexp takes eight times as long (lenses/lens_metrics.py).
     total = logits.sub_(highest).exp_().sum(-1, keepdim=True).log_() + highest
     return chosen - total

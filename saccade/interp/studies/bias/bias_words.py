@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saccade.errors import UsageError, suggest
+from saccade.interp.effects.target import behind_a_space
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -206,15 +207,3 @@ def refuse_shared(words: WordTokens, against: WordTokens) -> None:
                     f"the tokens of {word!r} begin with those of {start!r} of the other list",
                     hint="remove one of the two: the mass on one is part of the other's",
                 )
-
-
-def behind_a_space(model: LanguageModel, word: str) -> tuple[int, ...]:
-    """The tokens of a word in the middle of a text."""
-    # After another word, because some tokenizers drop or add a space at the start of a text.
-    before = model.encode("a")[0].tolist()
-    whole = model.encode(f"a {word}")[0].tolist()
-    if whole[: len(before)] != before or len(whole) == len(before):
-        raise UsageError(
-            f"the word {word!r} has no tokens of its own", hint="give words made of letters"
-        )
-    return tuple(whole[len(before) :])

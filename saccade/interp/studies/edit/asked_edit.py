@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
+from saccade.interp.effects.replacement import Ablation
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import Ablate, Change, Patch, Scale
 from saccade.interp.studies.edit.injection import Form, Injection, Memory
-from saccade.interp.studies.head_rank import Ablation
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

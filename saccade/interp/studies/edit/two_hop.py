@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from saccade.errors import UsageError
+from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.capture import capture
-from saccade.interp.studies.bias.bias_words import behind_a_space
 from saccade.interp.studies.edit.injection import (
     Form,
     Injection,
@@ -295,7 +295,7 @@ class HopReport:
     """Each chosen on one half of the questions."""
     costs: tuple[float, float]
     """Of each setting, the relative increase of the perplexity of unrelated text."""
-    judged: HopMetrics
+    crossed: HopMetrics
     """Every question with the setting chosen on the other half."""
     control: HopMetrics
     """The same with the memory of a question with another bridge and another answer."""
@@ -311,7 +311,7 @@ class HopReport:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        metrics = ("judged", "control", "searched", "searched_control")
+        metrics = ("crossed", "control", "searched", "searched_control")
         return {
             "settings": [each._asdict() for each in self.settings],
             "unrelated_perplexity": list(self.costs),
@@ -375,7 +375,7 @@ def measure_two_hops(
     return HopReport(
         settings=(first, second),
         costs=(costs(first), costs(second)),
-        judged=crossed(right),
+        crossed=crossed(right),
         control=crossed(wrong),
         searched=largest(right),
         searched_control=largest(wrong),

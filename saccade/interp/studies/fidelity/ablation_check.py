@@ -19,6 +19,7 @@ from saccade.interp.studies.fidelity.geometry import (
     resampled,
     resampled_means,
 )
+from saccade.interp.studies.fidelity.quadrature import Rule, first_order
 from saccade.interp.studies.fidelity.stage import Stage
 
 Tick = Callable[[], None]
@@ -26,7 +27,7 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class AblationCheck:
-    """Metrics of the lenses of one kind, for some heads of a layer, by window of text."""
+    """Metrics of one kind of prediction, for some heads of a layer, by window of text."""
 
     heads: tuple[int, ...]
     removed: Agreement
@@ -60,10 +61,11 @@ def check_ablation(
     stage: Stage,
     lenses: Mapping[str, Lens],
     *,
+    rules: Sequence[Rule] = (),
     heads: Sequence[int] | None = None,
     tick: Tick | None = None,
 ) -> dict[str, AblationCheck]:
-    """Ablate and resample each head of a layer, and compare the effects with each lens.
+    """Ablate and resample each head of a layer, and compare the effects with each prediction.
 
     - *Removed*: the head is set to its mean everywhere. The correlation is over all tokens and
       positions together, tokens weighted by the model's probability of them (`agreement`), so that
@@ -75,9 +77,11 @@ def check_ablation(
 
     A lens reads one position by itself; the model is changed at every position, as in the paper, so
     the effect of a head on later tokens through other heads is in the model but not in the lens.
+    Attribution by gradients (`first_order`) is of this text and has it.
 
     Args:
         lenses: by name, all for this layer; the model is run once for all of them.
+        rules: attributions to compare too; each point of a rule costs two more runs.
         heads: which heads; all by default.
         tick: called after each run of the model.
     """
@@ -87,26 +91,33 @@ def check_ablation(
     assert n_windows > 1, "resampling needs at least two windows"
     shift = 1 + int(torch.randint(n_windows - 1, (), generator=torch.Generator().manual_seed(0)))
     stimuli = (stage.mean.expand_as(z), z.roll(shift, dims=0))
-    moved = [
+    by_lens = [
         {name: _lens_change(stage, lens, new) for name, lens in lenses.items()} for new in stimuli
     ]
-    found: dict[str, list[tuple[Agreement, Agreement]]] = {name: [] for name in lenses}
+    found: dict[str, list[tuple[Agreement, Agreement]]] = {
+        name: [] for name in (*lenses, *(rule.name for rule in rules))
+    }
     effects = []
     for head in heads:
-        answers = []
-        for new in stimuli:
-            answers.append(stage.answer(head, new[:, :, head]))
+        pairs: list[dict[str, Agreement]] = []
+        for new, lens in zip(stimuli, by_lens, strict=True):
+            answer = stage.answer(head, new[:, :, head])
             if tick is not None:
                 tick()
-        effects.append(divergence(stage.before, answers[0], stage.tokens.log_weight))
-        for name in lenses:
-            pair = [
-                agreement(
-                    lens[name][:, head], stage.before, answer, log_weight=stage.tokens.log_weight
-                )
-                for lens, answer in zip(moved, answers, strict=True)
-            ]
-            found[name].append((pair[0], pair[1]))
+            if not pairs:  # the first stimulus: the head is removed
+                effects.append(divergence(stage.before, answer, stage.tokens.log_weight))
+            changes = {name: each[:, head] for name, each in lens.items()}
+            changes |= first_order(stage, head, new[:, :, head], rules, tick=tick)
+            pairs.append(
+                {
+                    name: agreement(
+                        change, stage.before, answer, log_weight=stage.tokens.log_weight
+                    )
+                    for name, change in changes.items()
+                }
+            )
+        for name, into in found.items():
+            into.append((pairs[0][name], pairs[1][name]))
     effect = stage.by_window(torch.stack(effects, 1))
     return {
         name: AblationCheck(

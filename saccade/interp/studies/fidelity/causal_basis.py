@@ -6,6 +6,10 @@ whose component along v is set to its mean, the influence of a direction on a le
 direction of the largest influence that is orthogonal to all before it. A faithful lens ranks its
 directions as the model does (fidelity, property 1).
 
+That alone proves little: the influence of a direction on anything grows with the variance of the
+activation along it, which needs no lens. `Influence.variances` is what variance alone reaches, and
+`Influence.partials` what the lens knows beyond it.
+
 We differ: the state is ``z`` of one head, so there are d_head directions; all heads of a
 layer are extracted together, each with its own directions, by one L-BFGS.
 """
@@ -24,6 +28,7 @@ from saccade.interp.studies.fidelity.geometry import (
     Estimate,
     divergence,
     estimate,
+    partial_spearman,
     resampled,
     spearman,
 )
@@ -40,12 +45,26 @@ class Influence(NamedTuple):
 
     lens: Float[Tensor, "window head direction"]
     model: Float[Tensor, "window head direction"]
+    variance: Float[Tensor, "window head direction"]
+    """Of the activation along each direction: the control, without any lens."""
 
     def correlations(self) -> Float[Tensor, "bootstrap head"]:
-        """Spearman's rank correlation of the two over the directions, windows resampled."""
-        counts = resampled(len(self.lens))
-        lens, model = (torch.einsum("bw,whk->bhk", counts, each.cpu()) for each in self)
+        """Spearman's rank correlation of lens and model over the directions, windows resampled."""
+        lens, model, _ = self._resampled()
         return spearman(lens, model)
+
+    def variances(self) -> Float[Tensor, "bootstrap head"]:
+        """The same of the variance with the model."""
+        _, model, variance = self._resampled()
+        return spearman(variance, model)
+
+    def partials(self) -> Float[Tensor, "bootstrap head"]:
+        """That of lens and model with the variance partialled out."""
+        return partial_spearman(*self._resampled())
+
+    def _resampled(self) -> list[Float[Tensor, "bootstrap head direction"]]:
+        counts = resampled(len(self.lens))
+        return [torch.einsum("bw,whk->bhk", counts, each.cpu()) for each in self]
 
     def correlation(self, place: int) -> Estimate:
         """The rank correlation of one head, with its interval."""
@@ -140,6 +159,14 @@ def lens_influence(
         for v in basis.unbind(1)
     ]
     return stage.by_window(torch.stack(moved, -1))
+
+
+def direction_variance(
+    stage: Stage, basis: Float[Tensor, "head direction d_head"]
+) -> Float[Tensor, "window head direction"]:
+    """The variance of the activation along each direction, about its mean over all windows."""
+    along = torch.einsum("nhi,hki->nhk", stage.z.float() - stage.mean, basis)
+    return stage.by_window(along.square())
 
 
 @torch.no_grad()

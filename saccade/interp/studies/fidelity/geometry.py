@@ -1,4 +1,4 @@
-"""Comparison of two changes of a prediction: divergence, alignment, rank correlation.
+"""Comparison of two changes of a prediction: divergence, alignment, rank correlations.
 
 Sums over the vocabulary are taken over sampled tokens (`saccade.interp.lenses.held_out`), each with
 the log of its weight in the sum.
@@ -106,6 +106,26 @@ def spearman(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Floa
     x, y = (each - each.mean(-1, keepdim=True) for each in ranks)
     length = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
     return ((x * y).sum(-1) / length.clamp_min(1e-30)).to(a)
+
+
+def partial_spearman(
+    a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"], given: Float[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch"]:
+    """Rank correlation of a and b when their rank correlations with a third are partialled out.
+
+    The correlation of what is left of the ranks of a and b after a linear regression on the ranks
+    of ``given``: 0 where either has nothing left. SciPy has no partial correlation.
+
+    >>> size = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    >>> a, b = torch.tensor([2.0, 1.0, 3.0, 5.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0, 5.0])
+    >>> spearman(a, b), partial_spearman(a, b, size)
+    (tensor(0.6000), tensor(-0.4588))
+    """
+    ab, ag, bg = spearman(a, b), spearman(a, given), spearman(b, given)
+    left = (1 - ag.square()).clamp_min(0) * (1 - bg.square()).clamp_min(0)
+    # Rounding leaves 1e-7 of a correlation of 1; less than that is nothing.
+    partial = (ab - ag * bg) / left.sqrt().clamp_min(1e-30)
+    return torch.where(left > 1e-6, partial.clamp(-1, 1), 0.0)
 
 
 def resampled(n: int, *, seed: int = 0) -> Float[Tensor, "bootstrap n"]:

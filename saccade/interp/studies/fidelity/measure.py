@@ -19,12 +19,14 @@ from saccade.interp.studies.fidelity.ablation_check import AblationCheck, check_
 from saccade.interp.studies.fidelity.causal_basis import (
     Influence,
     causal_basis,
+    direction_variance,
     lens_influence,
     model_influence,
     random_basis,
 )
 from saccade.interp.studies.fidelity.config import FidelityConfig
 from saccade.interp.studies.fidelity.geometry import estimate
+from saccade.interp.studies.fidelity.quadrature import AT_TEXT, rules_of
 from saccade.interp.studies.fidelity.report import Fidelity, HeadFidelity
 from saccade.interp.studies.fidelity.stage import FIRST, Stage
 
@@ -53,6 +55,7 @@ class RunCounter:
 
 
 OWN, RAW = "lens", "unembedding"
+_PREFIX = {OWN: "", RAW: "raw_", AT_TEXT.name: "gradient_"}
 # With fewer directions a rank correlation means nothing.
 LEAST_DIRECTIONS = 4
 
@@ -70,7 +73,9 @@ def measure_fidelity(
 
     The checks of Belrose et al., 2023 (https://arxiv.org/abs/2303.08112), section 4, applied to
     attention heads: `check_ablation` ablates and resamples whole heads, `causal_basis` ablates
-    single directions of each. The raw unembedding of the same heads is the baseline.
+    single directions of each. The raw unembedding of the same heads is the baseline of the first,
+    the variance of the activation along each direction that of the second. Attribution by gradients
+    (`first_order`), which is not one map for every text, is measured beside them.
 
     Args:
         corpus: text that the lenses were not fitted on; windows of at least ``config.window``.
@@ -126,6 +131,12 @@ def few_windows(
     return windows[_spaced(len(windows), min(config.basis_windows, len(windows)))]
 
 
+def runs_per_head(config: FidelityConfig) -> int:
+    """Runs of the model to ablate and resample one head, and to take the gradients of both."""
+    points = {point for rule in rules_of(config.gradients) for point in rule.points}
+    return 2 * (1 + 2 * len(points))
+
+
 class _Found(NamedTuple):
     """The measurements at one layer."""
 
@@ -147,7 +158,10 @@ def _measure_layer(
     if has_direct_path(model):
         tried[RAW] = HeadLogitLens.start(model, layer)
     stage = Stage.of(model, windows, layer, seed=config.seed)
-    checks = check_ablation(stage, tried, heads=heads, tick=counter.steps(config.windows))
+    rules = rules_of(config.gradients)
+    checks = check_ablation(
+        stage, tried, rules=rules, heads=heads, tick=counter.steps(config.windows)
+    )
     n = _n_directions(model, layer, config)
     if not n:
         return _Found(checks, None, None)
@@ -172,19 +186,24 @@ def _influence(
     return Influence(
         lens=lens_influence(stage, lens, basis)[:, list(heads)],
         model=model_influence(stage, basis, heads=heads, tick=tick),
+        variance=direction_variance(stage, basis)[:, list(heads)],
     )
 
 
 def _metrics(found: _Found) -> dict[str, Float[Tensor, "bootstrap head"]]:
     """Every measure of the heads of a layer, resampled."""
-    own, raw = found.checks[OWN], found.checks.get(RAW)
-    metrics = {"ablation": own.correlations(), "alignment": own.alignments()}
-    if raw is not None:
-        metrics["raw_ablation"] = raw.correlations()
-        metrics["raw_alignment"] = raw.alignments()
-    if found.own is not None and found.control is not None:
-        metrics["spearman"] = found.own.correlations()
-        metrics["control"] = found.control.correlations()
+    metrics: dict[str, Tensor] = {}
+    for name, check in found.checks.items():
+        metrics[f"{_PREFIX.get(name, 'path_')}ablation"] = check.correlations()
+        metrics[f"{_PREFIX.get(name, 'path_')}alignment"] = check.alignments()
+    for name, prefix, influence in (
+        ("spearman", "", found.own),
+        ("control", "control_", found.control),
+    ):
+        if influence is not None:
+            metrics[name] = influence.correlations()
+            metrics[f"{prefix}variance"] = influence.variances()
+            metrics[f"{prefix}partial"] = influence.partials()
     return metrics
 
 
@@ -231,7 +250,8 @@ def _n_windows_run(
     for layer, heads in chosen.items():
         n = _n_directions(model, layer, config)
         tried = n + _n_control(n, config) if n else 0
-        total += len(heads) * (2 * config.windows + tried * config.basis_windows)
+        whole = runs_per_head(config) * config.windows
+        total += len(heads) * (whole + tried * config.basis_windows)
     return total
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from rich.console import Group
 from rich.table import Table
 from torch import Tensor
 
@@ -19,13 +20,30 @@ from saccade.interp.studies.fidelity.geometry import Estimate, estimate, plain
 
 # The metrics that are stored in the manifest of the lenses and can be drawn.
 QUALITY = ("ablation", "alignment", "spearman")
-HEADINGS = {
-    "ablation": "ablation",
-    "raw_ablation": "unembedding's",
-    "alignment": "alignment",
-    "raw_alignment": "unembedding's",
-    "spearman": "causal basis",
-    "control": "random basis",
+# One table each: what is compared with the model, by the field of a head.
+TABLES = {
+    "ablation: the head set to its mean": {
+        "ablation": "lens",
+        "raw_ablation": "unembedding",
+        "gradient_ablation": "gradient",
+        "path_ablation": "gradient on path",
+    },
+    "alignment: the head from another text": {
+        "alignment": "lens",
+        "raw_alignment": "unembedding",
+        "gradient_alignment": "gradient",
+        "path_alignment": "gradient on path",
+    },
+    "causal basis: one direction set to its mean": {
+        "spearman": "lens",
+        "variance": "variance alone",
+        "partial": "lens given variance",
+    },
+    "random basis: the same for random directions": {
+        "control": "lens",
+        "control_variance": "variance alone",
+        "control_partial": "lens given variance",
+    },
 }
 
 
@@ -45,11 +63,24 @@ class HeadFidelity:
     raw_ablation: Estimate | None = None
     """The same of the raw unembedding; None where heads have no direct path to the tokens."""
     raw_alignment: Estimate | None = None
+    gradient_ablation: Estimate | None = None
+    """The same of the gradient at the text; None where attribution was skipped."""
+    gradient_alignment: Estimate | None = None
+    path_ablation: Estimate | None = None
+    """The same of the gradient half-way to the mean, or at more points on the path to it."""
+    path_alignment: Estimate | None = None
     spearman: Estimate | None = None
     """Rank correlation of a direction's influence on the lens with that on the model, over the
     causal basis; None where it was skipped."""
+    variance: Estimate | None = None
+    """Rank correlation of the variance along a direction with its influence on the model: the
+    control without a lens."""
+    partial: Estimate | None = None
+    """``spearman`` with the variance partialled out: what the lens knows beyond it."""
     control: Estimate | None = None
-    """The same over random directions."""
+    """``spearman`` over random directions."""
+    control_variance: Estimate | None = None
+    control_partial: Estimate | None = None
 
     @property
     def is_above_raw(self) -> bool | None:
@@ -141,18 +172,26 @@ class Fidelity:
         """The same as text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
-    def to_table(self) -> Table:
-        """One row per head, then the mean; * marks lenses that do not beat the unembedding."""
-        names = [name for name in HEADINGS if getattr(self.heads[0], name) is not None]
-        table = Table(
-            title=f"Fidelity of the {self.kind} lenses of {self.model}",
-            caption=f"{self.n_positions:,} positions of {self.corpus}; 95 % intervals over its "
-            "windows; * not above the raw unembedding",
+    def to_tables(self) -> Group:
+        """One per intervention: each head, then the mean; * if not above the unembedding."""
+        shown = [
+            self._table(title, names)
+            for title, columns in TABLES.items()
+            if (names := {k: v for k, v in columns.items() if getattr(self.heads[0], k)})
+        ]
+        return Group(
+            f"Fidelity of the {self.kind} lenses of {self.model}",
+            *shown,
+            f"{self.n_positions:,} positions of {self.corpus}; 95 % intervals over its windows; "
+            "* not above the raw unembedding",
         )
+
+    def _table(self, title: str, names: Mapping[str, str]) -> Table:
+        table = Table(title=title, title_justify="left")
         table.add_column("head", no_wrap=True)
-        table.add_column("effect", justify="right")
-        for name in names:
-            table.add_column(HEADINGS[name], justify="right")
+        table.add_column("effect", justify="right", no_wrap=True)
+        for heading in names.values():
+            table.add_column(heading, justify="right")
         for each in self.heads:
             mark = "*" if each.is_above_raw is False else ""
             cells = [getattr(each, name).short() for name in names]

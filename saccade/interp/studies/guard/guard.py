@@ -22,8 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import LensError
-from saccade.interp.lenses.reading import TokenValue
-from saccade.interp.lenses.top_tokens import lens_prediction
+from saccade.interp.lenses.top_tokens import TokenValue, lens_prediction
 from saccade.interp.studies.guard.features import Discriminant, Points, Readout
 from saccade.interp.studies.prompts import encode_prompts, prompt_rows
 
@@ -164,7 +163,7 @@ class Guard:
             found[row.prompt] = self.score_of(row.z)
         return found
 
-    def judge(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
+    def verdicts(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
         """Score prompts; for alarms, also the heads and tokens that contribute most."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found: dict[int, Verdict] = {}

@@ -12,20 +12,20 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from saccade.interp.lenses.reading import TokenValue, plain
-from saccade.interp.lenses.top_tokens import largest
+from saccade.interp.lenses.top_tokens import TokenValue, largest, plain
 
 if TYPE_CHECKING:
-    from saccade.interp.lenses.reading import HeadReading, Reading
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.reading import HeadReading, LensReading, Reading
+    from saccade.interp.readings.text_run import TextRun
 
 
 # A lens that removes a smaller share of the baseline lens's KL shows mostly noise. The lenses of a
 # default fit remove about a tenth on average.
 WEAK = 0.02
+SHOWN = 7  # tokens of a ranking in one line of 80 columns
 
 
-def table_text(reading: Reading, heads: Sequence[HeadReading], *, width: int = 100) -> str:
+def table_text(reading: Reading, heads: Sequence[HeadReading], *, width: int = 80) -> str:
     """The prediction and these heads as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(reading_table(reading, heads))
@@ -35,8 +35,14 @@ def table_text(reading: Reading, heads: Sequence[HeadReading], *, width: int = 1
 
 def reading_table(reading: Reading, heads: Sequence[HeadReading]) -> Group:
     """The same for a rich console, which fits it to its width and colours it only on a terminal."""
-    legend = _legend(reading, has_fidelity=any(head.fidelity is not None for head in heads))
-    return Group(_title(reading), _prediction(reading), Text(), _table(heads), Text(), legend)
+    return Group(
+        _title(reading),
+        _prediction(reading),
+        Text(),
+        _table(reading, heads),
+        Text(),
+        _legend(reading, heads),
+    )
 
 
 def printable(text: str) -> str:
@@ -59,12 +65,12 @@ def dotted(text: str) -> str:
     return printable(text).replace(" ", "·")
 
 
-def grade(head: HeadReading) -> str:
-    """The quality of the lens, as text.
+def grade(lens: LensReading) -> str:
+    """The quality of a lens, as text.
 
     A lens that is hardly better than the baseline is marked as weak.
     """
-    explained = head.explained
+    explained = lens.explained
     if explained is None:
         return "not scored"
     return f"{100 * explained:.0f}% weak" if explained < WEAK else f"{100 * explained:.0f}%"
@@ -87,55 +93,82 @@ def _prediction(reading: Reading) -> Text:
     return Text.assemble(*parts)
 
 
-def _legend(reading: Reading, *, has_fidelity: bool) -> Text:
-    token = dotted(reading.prediction[0].text)
-    truth = (
-        "fidelity: correlation of the lens with the effect of ablating the head; "
-        if has_fidelity
-        else ""
-    )
-    return Text(
-        "lens: KL from the baseline lens, in nats; adds: tokens it makes likelier than the "
-        f"baseline does; direct: what the head adds to the logit of {token}; quality: share of "
-        f"the baseline's KL that it removes on held-out text; {truth}· is a space",
-        style="dim",
-    )
+def _legend(reading: Reading, heads: Sequence[HeadReading]) -> Text:
+    """One line for each kind of line above it."""
+    lines = []
+    if any(head.effect is not None for head in heads):
+        score = "" if reading.target is None else _score(reading)
+        replaced = {"mean": "its mean", "zero": "zero", "resample": "its value at another token"}
+        by = replaced.get(reading.replaced_by or "", "its value in another prompt")
+        lines += [
+            f"effect       KL of the prediction with the head from that with {by}, in nats",
+            f"{score:<12} fall of that logit without the head; direct: the part of it that",
+            "             reaches the logits without later layers",
+            "promotes     tokens that are likelier with the head; suppresses: less likely",
+        ]
+    if any(head.attends for head in heads):
+        lines.append("attends to   where the head looks, with the share of its attention")
+    if any(head.lens is not None for head in heads):
+        lines += [
+            "lens         KL of its lens from the baseline lens, in nats; quality: share of the",
+            "             baseline's KL that the lens removes on held-out text; agrees: its",
+            "             correlation with the effect here",
+            "knows        tokens that the lens makes likelier than the baseline",
+        ]
+    return Text("\n".join([*lines, "·            a space"]), style="dim")
 
 
-def _table(heads: Sequence[HeadReading]) -> Table:
+def _score(reading: Reading) -> str:
+    """The name of the score that effects on a token are about."""
+    assert reading.target is not None, "effects are about a token"
+    against = "" if reading.against is None else f" - {dotted(reading.against.text)}"
+    return dotted(reading.target.text) + against
+
+
+def _table(reading: Reading, heads: Sequence[HeadReading]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for head in heads:
-        table.add_row(head.name, "lens", _figures(head))
-        for name, shown in _lines(head):
+        name = head.name
+        for label, shown in _lines(reading, head):
             if shown:
-                table.add_row("", name, shown)
+                table.add_row(name, label, shown)
+                name = ""
     return table
 
 
-def _figures(head: HeadReading) -> Text:
-    logit = "" if head.direct is None else f"  direct {head.direct:+.2f}"
-    truth = "" if head.fidelity is None else f"  fidelity {head.fidelity:+.2f}"
-    return Text.assemble(
-        (f"{head.kl_from_baseline:.2f}", "bold"), logit, f"  quality {grade(head)}", truth
-    )
-
-
-def _lines(head: HeadReading) -> list[tuple[str, Text]]:
-    is_weak = head.explained is not None and head.explained < WEAK
-    return [
-        ("adds", _tokens(head.adds, style="dim" if is_weak else "cyan")),
-        ("predicts", _with_percent([(token.text, token.value) for token in head.predicts[:6]])),
-        ("suppresses", _tokens(head.suppresses[:6], style="magenta")),
-        ("unembedding", _tokens(head.unembedded, style="dim")),
-        # A source with at most 5% of the weight is not informative.
-        (
-            "attends to",
-            _with_percent([(s.text, s.weight) for s in head.attends if s.weight > 0.05]),
-        ),
-    ]
+def _lines(reading: Reading, head: HeadReading) -> list[tuple[str, Text]]:
+    lines: list[tuple[str, Text]] = []
+    if (effect := head.effect) is not None:
+        direct = "" if effect.direct is None else f"  direct {effect.direct:+.2f}"
+        shown = (f"{effect.kl:.3f}", "bold"), f"  {_score(reading)} {effect.on_token:+.2f}", direct
+        lines += [
+            ("effect", Text.assemble(*shown)),
+            ("promotes", _tokens(effect.promotes[:SHOWN], style="cyan")),
+            ("suppresses", _tokens(effect.suppresses[:SHOWN], style="magenta")),
+        ]
+    # A source with at most 5% of the weight is not informative.
+    sources = [(source.text, source.weight) for source in head.attends if source.weight > 0.05]
+    lines.append(("attends to", _with_percent(sources)))
+    if (lens := head.lens) is not None:
+        agreement = None if head.effect is None else head.effect.lens_agreement
+        agrees = "" if agreement is None else f"  agrees {agreement:+.2f}"
+        truth = "" if lens.fidelity is None else f"  fidelity {lens.fidelity:+.2f}"
+        shown = (f"{lens.kl_from_baseline:.2f}", ""), f"  quality {grade(lens)}", agrees, truth
+        is_weak = lens.explained is not None and lens.explained < WEAK
+        lines += [
+            ("lens", Text.assemble(*shown)),
+            ("knows", _tokens(lens.adds[:SHOWN], style="dim" if is_weak else "green")),
+        ]
+        if head.effect is None:  # read for its lens alone: all that it tells
+            lines += [
+                ("predicts", _with_percent([(t.text, t.value) for t in lens.predicts[:6]])),
+                ("suppresses", _tokens(lens.suppresses[:SHOWN], style="magenta")),
+            ]
+    lines.append(("unembedding", _tokens(head.unembedded[:SHOWN], style="dim")))
+    return lines
 
 
 def _tokens(tokens: Sequence[TokenValue], *, style: str = "") -> Text:

@@ -14,14 +14,14 @@ from saccade.errors import LensError, UsageError
 from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.head_lens import said_by_head
 from saccade.interp.lenses.lens import activation_at
-from saccade.interp.lenses.reading import TokenValue, plain, share_explained
-from saccade.interp.lenses.reading_table import WEAK
+from saccade.interp.lenses.lens_set import share_explained
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, LogitLens
-from saccade.interp.lenses.top_tokens import TopTokens, largest, lens_prediction
+from saccade.interp.lenses.top_tokens import TokenValue, TopTokens, largest, lens_prediction, plain
+from saccade.interp.readings.reading_table import WEAK
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses
-    from saccade.interp.lenses.text_run import TextRun
+    from saccade.interp.readings.text_run import TextRun
 
 
 # A head card: one head at one position, read with every available lens, side by side.

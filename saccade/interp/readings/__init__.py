@@ -1,0 +1,1 @@
+"""Readings: what every head does, knows and attends to at one position of a text."""
