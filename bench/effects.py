@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 import saccade
-from saccade.interp.effects import onednn
 from saccade.interp.effects.effects import EVERY_KIND, measure_effects
 from saccade.interp.effects.replacement import Replacement
+from saccade.interp.heads import onednn
 from saccade.interp.heads.model import LanguageModel
 from saccade.interp.heads.taps import HeadLayer
 

@@ -25,6 +25,7 @@ from saccade.errors import ModelError, UsageError
 from saccade.interp.heads.capture import run_base
 from saccade.interp.heads.chat import has_chat_template
 from saccade.interp.heads.model import LanguageModel
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.corpus import Corpus
 from saccade.store.fingerprint import fingerprint_text
 
@@ -34,7 +35,7 @@ WINDOW = 96
 # model's distribution is noise, and one draw from it derails the text that follows.
 TOP_P = 0.95
 # Tokens among which a nucleus is looked for first; sorting a whole vocabulary takes far longer.
-_LIKELY = 1024
+_LIKELY = 256
 
 
 def sample_batches(
@@ -167,13 +168,15 @@ def sample_batch(
 def _next_logits(
     model: LanguageModel, ids: Int[Tensor, "batch pos"], past: DynamicCache
 ) -> Float[Tensor, "batch d_vocab"]:
-    final = run_base(model.hf, ids, cache=past)[:, -1]
+    with fast_products():
+        final = run_base(model.hf, ids, cache=past)[:, -1]
+        logits = model.unembedding.logits(final).float()
     if not bool(final.isfinite().all()):
         raise ModelError(
             f"{model.name} gives values that are not finite for the text it writes",
             hint="open it with another dtype, such as float32 or bfloat16",
         )
-    return model.unembedding.logits(final).float()
+    return logits
 
 
 def draw(
