@@ -11,6 +11,12 @@ repository, cut to 20 or 512 tokens. Takes about three minutes for the default m
   ours.
 - `without_onednn_20`: `effects_over_forward_20` where MKL computes all products.
 - `extra_memory_gb_512`: the peak above the loaded model while effects are measured.
+- `attribution_over_forward_20`: attribution of one prediction to all heads at all positions, with
+  the exact effects at the last one; `gradient_over_forward_20`: without them.
+- `first_order_fidelity_mean`, `_worst_layer`: the correlation of the gradient with the exact effect
+  on a score, over heads and all positions but the first; of 11 layers, each the mean of four
+  prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last position.
+  `with_first_fidelity_mean`: the gradient, the first position included.
 """
 
 from __future__ import annotations
@@ -30,8 +36,11 @@ import torch
 from torch import Tensor
 
 import saccade
+from saccade.interp.effects.attribution import attribute, with_exact_end
 from saccade.interp.effects.effects import EVERY_KIND, measure_effects
+from saccade.interp.effects.positions import HeadAt, position_effects
 from saccade.interp.effects.replacement import Replacement
+from saccade.interp.effects.target import Target, find_target
 from saccade.interp.heads import onednn
 from saccade.interp.heads.model import LanguageModel
 from saccade.interp.heads.taps import HeadLayer
@@ -117,7 +126,93 @@ def memory(model: LanguageModel, mean: Replacement) -> dict[str, float]:
     return {"extra_memory_gb_512": (peaks[0] - before) / 1e9}
 
 
-PARTS = {"memory": memory, "cost": cost, "loop": loop}
+PROMPTS = (
+    (
+        (
+            "Water boils at a temperature of one hundred degrees Celsius, and it freezes at a "
+            "temperature of"
+        ),
+        "zero",
+        "one",
+    ),
+    ("hot is to cold as big is to", "small", "large"),
+    ("def add(a, b):\n    return a +", "b", "a"),
+    ("January, February, March, April, May, June,", "July", "August"),
+)
+N_LAYERS = 11
+
+
+def attribution(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """The map of positions and heads over one forward pass."""
+    ids = prompt(model, 20)
+    target = Target(*plain(model, ids)[0, -1].topk(2).indices.tolist())
+    gradient = partial(attribute, model, ids, target, replacement=mean)
+
+    def whole() -> None:
+        with_exact_end(model, ids, gradient()[0], replacement=mean)
+
+    forward = seconds(partial(plain, model, ids))
+    return {
+        "attribution_over_forward_20": seconds(whole) / forward,
+        "gradient_over_forward_20": seconds(gradient) / forward,
+    }
+
+
+def fidelity(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """How far the map agrees with exact effects."""
+    last = len(model.layers) - 1
+    layers = [model.layers[round(i * last / (N_LAYERS - 1))] for i in range(N_LAYERS)]
+    found: dict[str, list[list[float]]] = {"gradient": [], "map": [], "all": []}
+    for text, token, against in PROMPTS:
+        ids, target = model.encode(text), find_target(model, text, token, against)
+        (gradient,) = attribute(model, ids, target, replacement=mean)
+        filled = with_exact_end(model, ids, gradient, replacement=mean)
+        heads = [
+            HeadAt(at.index, head, (position,))
+            for at in layers
+            for position in range(ids.shape[1])
+            for head in range(at.n_heads)
+        ]
+        exact = position_effects(model, ids, heads, replacement=mean, target=target)
+        by_layer = {
+            at.index: torch.tensor(
+                [exact[head].on_token for head in heads if head.layer == at.index]
+            ).view(-1, at.n_heads)
+            for at in layers
+        }
+        for name, each, start in (
+            ("gradient", gradient, 1),
+            ("map", filled, 1),
+            ("all", gradient, 0),
+        ):
+            found[name].append(
+                [
+                    correlation(each.by_layer[layer][start:], truth[start:])
+                    for layer, truth in by_layer.items()
+                ]
+            )
+    by_name = {name: torch.tensor(rows).mean(0) for name, rows in found.items()}
+    return {
+        "first_order_fidelity_mean": float(by_name["gradient"].mean()),
+        "first_order_fidelity_worst_layer": float(by_name["gradient"].min()),
+        "map_fidelity_mean": float(by_name["map"].mean()),
+        "map_fidelity_worst_layer": float(by_name["map"].min()),
+        "with_first_fidelity_mean": float(by_name["all"].mean()),
+    }
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    """Of two maps."""
+    return float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]).double())[0, 1])
+
+
+PARTS = {
+    "memory": memory,
+    "cost": cost,
+    "loop": loop,
+    "attribution": attribution,
+    "fidelity": fidelity,
+}
 
 
 def main() -> None:

@@ -32,8 +32,11 @@ from .interp.lenses.gradient import register_objective
 from .interp.lenses.hub import push_lenses
 from .interp.lenses.lens import Lens, register_lens
 from .interp.lenses.lens_set import Lenses, load_lenses
+from .interp.readings.generation import generate
+from .interp.readings.prompt import PromptSpec
 from .interp.readings.reader import read
 from .interp.readings.reading import Reading
+from .interp.readings.readings import Readings
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
 from .viewer.export import show
 from .zoo.recipes.recipe import Recipe, all_recipes, find_recipe, register_recipe
@@ -62,7 +65,9 @@ __all__ = [
     "MissingPackageError",
     "ModelError",
     "Patch",
+    "PromptSpec",
     "Reading",
+    "Readings",
     "Recipe",
     "RecipeError",
     "Replacement",
@@ -81,6 +86,7 @@ __all__ = [
     "evaluate_run",
     "find_recipe",
     "fit_lenses",
+    "generate",
     "intervene",
     "load_lenses",
     "load_run",

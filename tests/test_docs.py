@@ -48,7 +48,7 @@ def test_a_lens_and_an_objective_of_ones_own_are_fitted_and_read_with(
     assert (made["kind"], made["objective"], made["method"]) == ("narrow", "first-token", "train")
     assert main(["read", STORY[:30], *own, "--lens", str(tmp_path / "lens"), "--json"]) == 0
     heads = json.loads(capsys.readouterr().out)["heads"]
-    assert len(heads) == 8 and all(head["predicts"] for head in heads)
+    assert len(heads) == 8 and all(head["lens"]["predicts"] for head in heads)
 
 
 def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
@@ -72,7 +72,7 @@ def test_the_commands_of_a_lens_with_a_closed_form_of_its_own_run_as_they_stand(
 
     made = run(*fit, *sizes)["provenance"]
     assert (made["kind"], made["method"], made["corpus"]) == ("ridge", "closed-form", "books/")
-    assert all(head["predicts"] for head in run(*read, *little)["heads"])
+    assert all(head["lens"]["predicts"] for head in run(*read, *little)["heads"])
     scored = run(*evaluate, *sizes, "--positions", "32", "--kind", "none")
     assert scored["lenses"]["kind"] == "ridge" and len(scored["lenses"]["heads"]) == 40
     for day in ("monday", "tuesday"):

@@ -45,6 +45,13 @@ def heads_rank(
             help="Also show what later layers repair of the direct loss.",
         ),
     ] = False,
+    everywhere: Annotated[
+        bool,
+        typer.Option(
+            "--everywhere",
+            help="Also ablate each head at every token, and rank by that effect.",
+        ),
+    ] = False,
     heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 12,
     model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
@@ -56,14 +63,14 @@ def heads_rank(
 
     Effect is how far the token's logit falls when the head is ablated at the last token; direct is
     the part of it that reaches the logits without later layers; KL is the change of the whole
-    prediction. With --self-repair: how much of the direct loss later layers repair, by heads, MLPs
-    and the final norm.
+    prediction; with --everywhere also the fall when it is ablated at every token. With
+    --self-repair: how much of the direct loss later layers repair, by heads, MLPs and the norm.
     """
     for each in (text, token, *([] if other is None else [other])):
         if not each.strip():
             raise UsageError(f"the text is empty: {each!r}", hint="give at least one token")
 
-    from saccade.interp.effects.replacement import replacement_of
+    from saccade.interp.effects.replacement import Replacement, replacement_of
     from saccade.interp.effects.target import find_target, several_tokens
     from saccade.interp.studies.head_rank import rank_heads, self_repair
 
@@ -73,7 +80,10 @@ def heads_rank(
         if each is not None and (note := several_tokens(opened, each)):
             typer.echo(note, err=True)
     replacement = replacement_of(opened, ablate, other=other, corpus=corpus)
-    ranking = rank_heads(opened, text, target, replacement=replacement)
+    if everywhere and other is not None:  # one value for each token of the prompt
+        length = opened.encode(text).shape[1]
+        replacement = Replacement.other_prompt(opened, opened.encode(other), length=length)
+    ranking = rank_heads(opened, text, target, replacement=replacement, everywhere=everywhere)
     if shows_repair:
         found = self_repair(opened, text, target, replacement=replacement)
         ranking = ranking.with_repair({site: each.to_dict() for site, each in found.items()})
@@ -115,18 +125,23 @@ def _show(ranking: Ranking, n_heads: int) -> None:
 def _table(heads: tuple[RankedHead, ...], *, has_repair: bool) -> Table:
     from rich.table import Table
 
-    caption = "right of |: what later layers repair"
+    caption = "right of |: what later layers repair of the direct loss"
     table = Table(box=None, pad_edge=False, caption=caption if has_repair else None)
     for name in ("head", "KL", "direct", "effect"):
         table.add_column(name, justify="right")
-    names = ("direct", "total", "share", "heads", "feed_forward", "norm") if has_repair else ()
-    titles = ("| directly", "lost", "repaired", "by heads", "by MLPs", "by norm")
+    has_everywhere = heads[0].everywhere is not None
+    if has_everywhere:
+        table.add_column("everywhere", justify="right")
+    names = ("share", "heads", "feed_forward", "norm") if has_repair else ()
+    titles = ("| repaired", "by heads", "by MLPs", "by norm")
     for title, _ in zip(titles, names, strict=False):
         table.add_column(title, justify="right")
     for head in heads:
         direct = "-" if head.direct is None else f"{head.direct:+.2f}"
         found = head.repair or {}
         cells = [_cell(name, found.get(name)) for name in names]
+        if head.everywhere is not None:
+            cells.insert(0, f"{head.everywhere:+.2f}")
         table.add_row(head.name, f"{head.kl:.3f}", direct, f"{head.effect:+.2f}", *cells)
     return table
 

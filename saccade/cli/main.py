@@ -29,6 +29,13 @@ from saccade.cli.fidelity_commands import (
     lens_transfer,
 )
 from saccade.cli.find_bias import FIND_BIAS_EXAMPLES, find_bias
+from saccade.cli.flow import (
+    HEADS_FLOW_EXAMPLES,
+    HEADS_PATHS_EXAMPLES,
+    heads_flow,
+    heads_paths,
+)
+from saccade.cli.generate import GENERATE_EXAMPLES, generate
 from saccade.cli.guard_commands import (
     GUARD_EVAL_EXAMPLES,
     GUARD_FIT_EXAMPLES,
@@ -98,6 +105,7 @@ class Group(NamedTuple):
 COMMANDS = {
     "demo": Command(demo, DEMO_EXAMPLES),
     "read": Command(read, READ_EXAMPLES),
+    "generate": Command(generate, GENERATE_EXAMPLES),
     "view": Command(view, VIEW_EXAMPLES),
     "find-bias": Command(find_bias, FIND_BIAS_EXAMPLES),
     "edit": Command(edit, EDIT_EXAMPLES),
@@ -132,6 +140,8 @@ saccade lens eval --corpus wiki.txt --json
         {
             "rank": Command(heads_rank, HEADS_RANK_EXAMPLES),
             "roles": Command(heads_roles, HEADS_ROLES_EXAMPLES),
+            "flow": Command(heads_flow, HEADS_FLOW_EXAMPLES),
+            "paths": Command(heads_paths, HEADS_PATHS_EXAMPLES),
         },
         about="What single heads do: for a token after a prompt, and in general.",
         examples="""
@@ -165,7 +175,18 @@ saccade data fetch multi30k
 }
 PANELS = {
     "Language models": (
-        *("demo", "read", "view", "lens", "heads", "find-bias", "guard", "edit", "model"),
+        *(
+            "demo",
+            "read",
+            "generate",
+            "view",
+            "lens",
+            "heads",
+            "find-bias",
+            "guard",
+            "edit",
+            "model",
+        ),
     ),
     "Attention systems": (
         *("recipes", "train", "eval", "trace", "plot", "translate", "rescore", "sample", "data"),

@@ -98,14 +98,16 @@ saccade demo --prompt "My favourite dish is pasta with" --tokens 65536
 """
 
 PROMPT = "The Eiffel Tower is located in the city of"
+DEMO_HEADS = 6
 NEXT = """
 What now?{first}
   saccade read "your own sentence"                  the same for another text
+  saccade read "..." --token Paris --against London who promotes one token against another
   saccade read "your own sentence" --html page.html all heads, as a page to click through
   saccade lens fit --corpus FILE                    better lenses: text of the kind you want to read
                                                     (a file or a folder; about three minutes, and
                                                     with --method polish about fifteen)
-  saccade lens eval --corpus FILE --png gain.png    how good they are, head by head
+  saccade view                                      all of it, on a local page
 """
 
 
@@ -118,7 +120,11 @@ def demo(
     again: Annotated[bool, typer.Option("--again", help="Fit even if lenses are there.")] = False,
     model: ModelOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Fit lenses for a model on text that it generates; read a prompt with them."""
+    """Read a prompt: what each head does; then fit lenses, and also show what each head knows.
+
+    Effects need no lenses: the first reading comes as soon as the model is open. The lenses are
+    fitted on text that the model generates.
+    """
     named = "the default model (the first time it is unpacked: half a minute)"
     typer.echo(f"opening {model.model or named} ...", err=True)
 
@@ -131,11 +137,15 @@ def demo(
     from saccade.interp.readings.reading_table import reading_table
 
     opened = model.open()
-    opened.encode(prompt)  # one that cannot be read is refused before minutes are spent on fitting
+    opened.encode(prompt)  # one that cannot be read is refused before anything is computed
+    console = Console(highlight=False)
     path = default_lens_path(opened)
     if again or not path.is_dir():
+        typer.echo(f"measuring the effects of {opened.n_heads} heads ...", err=True)
+        reading = read(opened, prompt)
+        console.print(reading_table(reading, reading.ranked()[:DEMO_HEADS]))
         typer.echo(
-            f"fitting {opened.n_heads} lenses on {tokens:,} tokens that {opened.name} writes "
+            f"\nfitting {opened.n_heads} lenses on {tokens:,} tokens that {opened.name} writes "
             "itself, so no data is needed ...",
             err=True,
         )
@@ -143,11 +153,12 @@ def demo(
             lenses = fit_lenses(
                 opened, config=FitConfig(tokens=tokens), progress=progress, save_to=path
             )
+        typer.echo("\nthe same heads, with what their lenses predict:\n", err=True)
     else:
         typer.echo(f"using the lenses in {path} (--again fits new ones)", err=True)
         lenses = load_lenses(path, opened)
     reading = read(opened, prompt, lenses=lenses)
-    Console(highlight=False).print(reading_table(reading, reading.ranked()[:8]))
+    console.print(reading_table(reading, reading.ranked()[:DEMO_HEADS]))
     typer.echo(NEXT.format(first=_first()))
 
 

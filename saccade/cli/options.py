@@ -7,11 +7,13 @@ import importlib.util
 import inspect
 import math
 import re
+import signal
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -67,6 +69,9 @@ DataFolder = Annotated[
     typer.Option(help="The folder with data sets. Default: SACCADE_DATA, or the cache."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _MOST_INT = 2**63 - 1  # what a tensor can hold
@@ -312,6 +317,45 @@ def read_positions(text: str, prompt: str, model: LanguageModel) -> tuple[int, .
                 hint=f"give one of 0 to {n_tokens - 1}, or of -{n_tokens} to -1 from the end",
             )
     return tuple(sorted({p if p < 0 else p - n_tokens for p in asked}))
+
+
+# Data on stdout or in a file, whole lines at a time.
+
+
+@contextmanager
+def line_writer(path: str = STDIN) -> Iterator[Callable[[str], None]]:
+    """A function that writes whole lines to a file, or to stdout for "-", and flushes them.
+
+    Ctrl-C while it writes takes effect after the lines, so that a reader finds no broken one.
+    """
+    with ExitStack() as stack:
+        file = (
+            sys.stdout
+            if path == STDIN
+            else stack.enter_context(open(path, "w", encoding="utf-8", newline=""))
+        )
+
+        def write(lines: str) -> None:
+            with _no_interrupt():
+                file.write(lines)
+                file.flush()
+
+        yield write
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # where no signal arrives
+        yield
+        return
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if received:
+        raise KeyboardInterrupt
 
 
 # Progress with time left, on stderr: a bar on a terminal, a line now and then elsewhere.

@@ -83,10 +83,13 @@ class AboutText(Question):
 
 
 class ReadingQuestion(AboutText):
-    """The lens predictions of all heads."""
+    """What all heads do and know at one position."""
 
     position: Position = -1
     lens: Name | None = None
+    token: TokenText | None = None
+    against: TokenText | None = None
+    ablate: Literal["zero", "mean"] = "mean"
     top: Top = 10
 
 
@@ -99,13 +102,13 @@ class PredictionsQuestion(AboutText):
 class MeasureQuestion(AboutText):
     """One value per head."""
 
-    measure: Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
+    measure: Literal["effect", "token", "direct", "lens", "gain", "fidelity", "mass", "entropy"]
     position: Position = -1
     lens: Name | None = None
     token: TokenText | None = None
     against: TokenText | None = None
     words: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
-    ablate: Literal["zero", "mean"] = "zero"
+    ablate: Literal["zero", "mean"] = "mean"
 
 
 class HeadQuestion(AboutText):

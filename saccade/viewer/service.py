@@ -17,10 +17,19 @@ from jaxtyping import Int
 from torch import Tensor
 
 from saccade.errors import LensError, ModelError, UsageError
+from saccade.interp.effects.effects import EVERY_KIND, Part, effects_of_run
+from saccade.interp.effects.joined_pass import CopyRun
 from saccade.interp.effects.replacement import Replacement, reference_text
+from saccade.interp.effects.target import Target
 from saccade.interp.heads.intervene import Change
 from saccade.interp.lenses.lens_set import Lenses, share_explained
-from saccade.interp.readings.reader import read_run
+from saccade.interp.readings.reader import (
+    Measured,
+    Prompt,
+    lens_logits_of,
+    measure,
+    reading_of,
+)
 from saccade.interp.readings.reading import Reading
 from saccade.interp.readings.reading_table import Predictions, predictions
 from saccade.interp.readings.text_run import TextRun
@@ -139,7 +148,8 @@ def _map(name: str, values: Mapping[tuple[int, int], float | None]) -> LensMap:
 class ReadingAnswer(Reading):
     """A reading of all heads, and the name of its lenses."""
 
-    lens: str
+    lens: str | None
+    """None for a reading of effects alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +202,8 @@ def zipped_edit(edit: Edit) -> bytes:
     return content.getvalue()
 
 
+NO_LENS = "none"  # of a reading of effects alone
+
 RUN_BYTES = (
     2**29
 )  # size of the cache of runs: some hundred short prompts, or a few of a thousand tokens
@@ -205,6 +217,7 @@ class ModelService:
     def __init__(self, opened: OpenedModel) -> None:
         self.model, self.lenses, self.problem = opened
         self._runs: LRUCache[str, TextRun] = sized_cache(RUN_BYTES, size=lambda run: run.n_bytes)
+        self._effect_runs: LRUCache[str, CopyRun] = sized_cache(RUN_BYTES, size=_bytes_of)
         self._roles: RoleScores | None = None
 
     def about(self) -> tuple[AboutLenses, ...]:
@@ -216,11 +229,28 @@ class ModelService:
         return tuple(about_lenses(name, each) for name, each in self.lenses.items())
 
     def reading(self, question: q.ReadingQuestion, _: Progress) -> ReadingAnswer:
-        """The lens predictions of all heads: as `saccade read --all --unembedding --json`."""
-        name, lenses = self._chosen(question.lens)
-        run = self._run(question.text, question.changes)
-        reading = read_run(
-            lenses, run, position=question.position, top=question.top, unembedding=True
+        """What all heads do and know: as `saccade read --mlp --all --json`."""
+        name, lenses = (None, None) if question.lens == NO_LENS else self._lens_if_any(question)
+        run, measured = self._measured(question)
+        target = self._target(run, question)
+        replacement = self._replacement(question.ablate)
+        effects = effects_of_run(
+            self.model,
+            measured,
+            replacement=replacement,
+            kinds=EVERY_KIND,
+            targets=target,
+            top=min(question.top, self.model.d_vocab),
+            lens_logits=None if lenses is None else lens_logits_of(lenses),
+        )
+        at = run.position(question.position)
+        reading = reading_of(
+            self.model,
+            Prompt(run.text, run.ids[:, : at + 1], run.tokens),
+            Measured(measured, effects),
+            0,
+            lenses=lenses,
+            top=min(question.top, self.model.d_vocab),
         )
         return ReadingAnswer(**vars(reading), lens=name)
 
@@ -228,7 +258,7 @@ class ModelService:
         """The predictions of the model at each position."""
         return predictions(self._run(question.text, question.changes), top=question.top)
 
-    def measure(self, question: q.MeasureQuestion, _: Progress) -> HeadMap:
+    def measure(self, question: q.MeasureQuestion, progress: Progress) -> HeadMap:
         """One value per head."""
         run, at = self._run(question.text, question.changes), question.position
         match question.measure:
@@ -243,23 +273,39 @@ class ModelService:
             case "mass":
                 words, lenses = _word_list(question.words), self._chosen(question.lens)[1]
                 return measures.mass_on_words(lenses, run, words, position=at)
-        target = measures.target_at(
-            run, position=at, token=question.token, against=question.against
-        )
-        if question.measure == "direct":
-            return measures.direct_effects(run, target, position=at)
-        by = Replacement.zero(self.model) if question.ablate == "zero" else self._mean
-        return measures.ablation_effects(run, target, position=at, replacement=by)
+            case "effect" | "token" | "direct" as of_effects:
+                asked = q.ReadingQuestion(
+                    **question.model_dump(exclude={"measure", "words", "lens"}), top=1, lens=NO_LENS
+                )
+                return measures.effect_map(self.reading(asked, progress), of_effects)
 
     def head(self, question: q.HeadQuestion, _: Progress) -> HeadCard:
         """One head through every lens."""
+        self.model.check_head(question.layer, question.head)
+        run, measured = self._measured(question)
+        part = Part(question.layer, question.head, "head")
+        agreements = {
+            name: effects_of_run(
+                self.model,
+                measured,
+                replacement=self._mean,
+                kinds=EVERY_KIND,
+                top=1,
+                lens_logits=lens_logits_of(lenses),
+                layers=[question.layer],
+            )[0]
+            .parts[part]
+            .lens_agreement
+            for name, lenses in self.lenses.items()
+        }
         return head_card(
-            self._run(question.text, question.changes),
+            run,
             self.lenses,
             layer=question.layer,
             head=question.head,
             position=question.position,
             top=question.top,
+            agreements=agreements,
         )
 
     def attention(self, question: q.AttentionQuestion, _: Progress) -> Attention:
@@ -342,6 +388,39 @@ class ModelService:
             )
         return name, self.lenses[name]
 
+    def _lens_if_any(self, question: q.ReadingQuestion) -> tuple[str | None, Lenses | None]:
+        if not self.lenses and question.lens is None:
+            return None, None
+        return self._chosen(question.lens)
+
+    def _target(self, run: TextRun, question: q.ReadingQuestion) -> Target:
+        return measures.target_at(
+            run, position=question.position, token=question.token, against=question.against
+        )
+
+    def _replacement(self, ablate: str) -> Replacement:
+        return Replacement.zero(self.model) if ablate == "zero" else self._mean
+
+    def _measured(self, question: q.ReadingQuestion | q.HeadQuestion) -> tuple[TextRun, CopyRun]:
+        """The run in which every part is replaced: another token or lens needs no new one."""
+        run = self._run(question.text, question.changes)
+        at = run.position(question.position)
+        ablate = question.ablate if isinstance(question, q.ReadingQuestion) else "mean"
+        dumped = [each.model_dump(mode="json") for each in question.changes]
+        key = json.dumps([question.text, dumped, at, ablate])
+        if key not in self._effect_runs:
+            with measures.changed(run):
+                self._effect_runs[key] = measure(
+                    self.model,
+                    [Prompt(run.text, run.ids[:, : at + 1], run.tokens)],
+                    lenses=None,
+                    replacement=self._replacement(ablate),
+                    targets=None,
+                    kinds=EVERY_KIND,
+                    top=1,
+                ).run
+        return run, self._effect_runs[key]
+
     def _site(self, head: int | None, name: str | None) -> Site:
         if head is None and name in (None, UNEMBEDDING):
             return Site(name=UNEMBEDDING, lenses=None)
@@ -379,6 +458,13 @@ class ModelService:
     @cached_property
     def _mean(self) -> Replacement:
         return Replacement.usual(self.model)
+
+
+def _bytes_of(run: CopyRun) -> int:
+    kept = [run.states, run.captured.final, *run.feed_forward.values()]
+    for each in (run.captured.z, run.captured.residual, run.captured.attention):
+        kept += each.values()
+    return sum(each.numel() * each.element_size() for each in kept)
 
 
 def _requested(changes: Sequence[q.AnyChange]) -> list[AskedChange]:

@@ -54,7 +54,7 @@ def test_a_word_of_several_tokens_gets_a_note(saccade, stories):
         (["heads", "rank", " ", "--token", "x"], "the text is empty"),
         (["heads", "rank", PROMPT, "--token", " "], "the text is empty"),
         (["heads", "rank", PROMPT, "--token", "Lily", "--against", "Lily"], "begin with the same"),
-        (["heads", "rank", PROMPT, "--token", "Lily", "--from", "Once"], "the other prompt has"),
+        (["heads", "rank", PROMPT, "--token", "Lily", "--from", " "], "the text is empty"),
         (["heads", "roles", "--role", "mover"], "no role 'mover'"),
         (["edit", " ", "--memory", "dog"], "the text is empty"),
         (["edit", PROMPT, "--memory", ""], "expected a text, got an empty one"),

@@ -63,7 +63,7 @@ def test_readings_then_show_them(fidelity, saccade, stories, folder, text):
     assert code == 0
     assert out.count("  fidelity ") == 8  # of every head
     _, out, _ = saccade("read", "Once upon a time", *given, "--json", "--heads", "1")
-    assert {"ablation", "alignment"} <= json.loads(out)["heads"][0]["quality"].keys()
+    assert {"ablation", "alignment"} <= json.loads(out)["heads"][0]["lens"]["quality"].keys()
 
 
 def test_the_table_and_the_heat_map(fidelity, text, tmp_path):

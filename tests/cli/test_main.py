@@ -129,7 +129,10 @@ def test_the_version_is_the_packages(capsys):
         (["raed"], "No such command 'raed'"),
         (["read"], "Missing argument"),
         (["read", "a", "--colour"], "No such option"),
-        (["read", "a", "--by", "size"], "'size' is not one of 'lens', 'direct', 'quality'"),
+        (
+            ["read", "a", "--by", "size"],
+            "'size' is not one of 'effect', 'token', 'direct', 'lens', 'quality'",
+        ),
         (["read", "a", "--layer", "x"], "Invalid value for '--layer'"),
     ],
 )

@@ -22,34 +22,65 @@ PORT = 8765
 
 @pytest.fixture(scope="session")
 def make_head() -> Any:
-    """A head's reading of known numbers: ``make_head(layer, head, kl_from_baseline=2.0)``."""
+    """A head's reading of known numbers: ``make_head(layer, head, kl=2.0)``."""
+    from saccade.interp.effects.effects import Effect
     from saccade.interp.lenses.top_tokens import TokenValue
-    from saccade.interp.readings.reading import HeadReading, Source
+    from saccade.interp.readings.reading import HeadReading, LensReading, Source
 
     def make(layer: int, head: int | None, *, token: str = " x", gain: float = 0.3, **known: Any):
-        usual = {
-            "kl_from_baseline": 1.0,
+        """``effect=None`` or ``lens=None`` leaves that out; other names are fields of either."""
+        effect = {
+            "kl": 0.5,
+            "on_token": -0.8,
             "direct": -0.5,
+            "promotes": (TokenValue(5, " Rome", 0.2),),
+            "suppresses": (TokenValue(6, "<b>", -0.3),),
+            "lens_agreement": 0.125,
+        }
+        lens = {
+            "kl_from_baseline": 1.0,
             "quality": {"kl": 3.0 - gain, "gain": gain},
             "predicts": (TokenValue(1, token, 0.4), TokenValue(2, " Paris", 0.2)),
             "adds": (TokenValue(2, " Paris", 0.3),),
             "suppresses": (TokenValue(3, "</style>", -0.1),),
+        }
+        rest = {
             "unembedded": (TokenValue(4, "]]>", 1.0),),
             "attends": (Source(0, token, 0.9), Source(1, "b", 0.07)),
         }
-        return HeadReading(layer=layer, head=head, **{**usual, **known})
+        if head is None:
+            rest["kind"] = "residual"
+        made = {
+            "effect": Effect(**_given(effect, known)),
+            "lens": LensReading(**_given(lens, known)),
+        }
+        return HeadReading(layer=layer, head=head, **{**made, **rest, **known})
 
     return make
 
 
+def _given(usual: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The fields, those that are known taken out of ``known``; "suppresses" is of the lens."""
+    mine = {name: known.pop(name) for name in list(known) if name in usual and name != "suppresses"}
+    if "quality" in usual and "suppresses" in known:
+        mine["suppresses"] = known.pop("suppresses")
+    return {**usual, **mine}
+
+
 @pytest.fixture(scope="session")
 def make_reading(make_head) -> Any:
-    """A reading of known numbers: of three layers of five heads, the later the more each says."""
+    """A reading of known numbers: three layers of five heads, with growing effects."""
     from saccade.interp.lenses.top_tokens import TokenValue
     from saccade.interp.readings.reading import Reading
 
     def make(
-        token: str = "b", *, heads: Any = None, position: int = 1, predicted: int = 1, **known
+        token: str = "b",
+        *,
+        heads: Any = None,
+        others: Any = (),
+        position: int = 1,
+        predicted: int = 1,
+        **known,
     ):
         if heads is None:
             heads = [
@@ -57,7 +88,7 @@ def make_reading(make_head) -> Any:
                     at,
                     n,
                     token=token,
-                    **{"gain": 0.3 * at, "kl_from_baseline": at + n / 10, **known},
+                    **{"gain": 0.3 * at, "kl": at + n / 10, **known},
                 )
                 for at in range(3)
                 for n in range(5)
@@ -68,7 +99,11 @@ def make_reading(make_head) -> Any:
             tokens=["a", token],
             position=position,
             prediction=tuple(TokenValue(n, f"{n}{token}", 0.5 / 2**n) for n in range(predicted)),
+            target=TokenValue(1, f"0{token}", 0.5),
+            against=None,
+            replaced_by="mean",
             heads=tuple(heads),
+            others=tuple(others),
         )
 
     return make

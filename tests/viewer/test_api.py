@@ -18,10 +18,82 @@ def test_the_reading_is_what_the_command_prints(ask, config, opened, lens_folder
     for folder in lens_folders:
         found = ask("reading", {"text": TEXT, "lens": folder.name})
         told = ["read", TEXT, "--model", config.model, "--lens", str(folder)]
-        assert main([*told, "--all", "--unembedding", "--json"]) == 0
+        assert main([*told, "--all", "--mlp", "--json"]) == 0
         printed = json.loads(capsys.readouterr().out)
         assert found.pop("lens") == folder.name
         assert _close(found, printed)
+
+
+def test_a_reading_on_a_token_is_what_the_command_prints(ask, config, lens_folders, capsys):
+    from saccade.cli.main import main
+
+    told = ["read", TEXT, "--model", config.model, "--lens", str(lens_folders[0]), "--all", "--mlp"]
+    told += ["--token", "Lily", "--against", "Tom", "--ablate", "zero", "--position", "5", "--json"]
+    assert main(told) == 0
+    printed = json.loads(capsys.readouterr().out)
+    asked = {"token": "Lily", "against": "Tom", "ablate": "zero", "position": 5}
+    found = ask("reading", {"text": TEXT, **asked})
+    assert found.pop("lens") == "closed"
+    assert _close(found, printed)
+    by_id = {name: f"#{found[name]['id']}" for name in ("target", "against")}
+    by_id = {"token": by_id["target"], "against": by_id["against"]}
+    again = ask("reading", {"text": TEXT, **asked, **by_id})
+    assert again["heads"] == found["heads"]
+
+
+def test_another_token_or_lens_needs_no_new_run_of_the_effects(ask, monkeypatch):
+    from saccade.interp.effects import effects
+
+    runs = []
+    before = effects.run_copies
+    monkeypatch.setattr(
+        effects, "run_copies", lambda *args, **named: runs.append(1) or before(*args, **named)
+    )
+    for asked in ({}, {"lens": "polished"}, {"token": "Lily"}, {"token": "Lily", "against": "Tom"}):
+        ask("reading", {"text": TEXT, **asked})
+    ask("measure", {"text": TEXT, "measure": "direct", "token": "Tom"})
+    ask("head", {"text": TEXT, "layer": 1, "head": 1})
+    assert len(runs) == 1
+    ask("reading", {"text": TEXT, "ablate": "zero"})
+    assert len(runs) == 2
+
+
+def test_the_effects_of_a_changed_model_are_those_of_the_model_inside_the_change(ask, stories):
+    from saccade.interp.effects.replacement import Replacement
+    from saccade.interp.heads.intervene import Ablate, intervene
+    from saccade.interp.readings.reader import read
+
+    change = {"kind": "ablate", "layer": 1, "head": 2, "by": "zero"}
+    found = ask("reading", {"text": TEXT, "changes": [change]})
+    with intervene(stories, [Ablate(1, 2)]):
+        expected = read(stories, TEXT, replacement=Replacement.usual(stories))
+    kl = [head["effect"]["kl"] for head in found["heads"]]
+    assert kl == pytest.approx(
+        [h.effect.kl for h in expected.heads if h.effect is not None], rel=1e-3, abs=1e-6
+    )
+    plain = [head["effect"]["kl"] for head in ask("reading", {"text": TEXT})["heads"]]
+    assert kl != pytest.approx(plain, rel=1e-2, abs=1e-6)
+
+
+def test_a_model_without_lenses_is_read(opened, config):
+    from dataclasses import replace
+
+    from fastapi.testclient import TestClient
+
+    from saccade.viewer.app import make_app
+    from saccade.viewer.security import Address
+    from saccade.viewer.session import Session
+
+    session = Session(replace(config, has_model=False))
+    session.use(opened._replace(lenses={}))
+    with TestClient(make_app(session, Address(port=80)), base_url="http://127.0.0.1") as client:
+        reply = client.post("/api/reading", json={"text": TEXT})
+        card = client.post("/api/head", json={"text": TEXT, "layer": 1, "head": 1}).json()
+    found = reply.json()
+    assert reply.status_code == 200 and found["lens"] is None
+    assert all(head["effect"]["kl"] >= 0 and head["lens"] is None for head in found["heads"])
+    assert [lens["name"] for lens in card["lenses"]] == ["unembedding"]
+    session.close()
 
 
 def test_view_prints_what_the_server_answers(ask, config, lens_folders, capsys):
@@ -43,9 +115,8 @@ def test_a_head_card_has_the_tokens_of_the_reading_under_every_lens(ask):
     for each in card["lenses"][1:]:
         (head,) = [h for h in readings[each["name"]]["heads"] if (h["layer"], h["head"]) == (2, 1)]
         for name in ("kl_from_baseline", "predicts", "adds", "suppresses", "quality"):
-            assert _close(each[name], head[name]), name
-        assert _close(card["lenses"][0]["adds"], head["unembedded"])
-        assert _close(card["direct"], head["direct"])
+            assert _close(each[name], head["lens"][name]), name
+        assert each["agreement"] == pytest.approx(head["effect"]["lens_agreement"], abs=1e-4)
     assert sum(card["attention"]) == pytest.approx(1.0, abs=1e-4)
     best = max(range(len(card["attention"])), key=card["attention"].__getitem__)
     assert best == head["attends"][0]["position"]
@@ -60,7 +131,7 @@ def test_attention_rows_are_triangular_and_sum_to_one(ask):
 
 
 def test_a_long_text_gives_the_same_attention_as_a_short_one(stories, monkeypatch):
-    from saccade.interp.lenses import text_run
+    from saccade.interp.readings import text_run
 
     kept = text_run.TextRun(stories, TEXT)
     monkeypatch.setattr(text_run, "WEIGHTS_BYTES", 0)
@@ -97,8 +168,9 @@ def test_contributions_and_effects_are_those_of_heads_rank(ask, config, capsys):
     told = ["heads", "rank", TEXT, "--token", "Lily", "--against", "Tom", "--ablate", "zero"]
     assert main([*told, "--model", config.model, "--json"]) == 0
     ranking = json.loads(capsys.readouterr().out)
-    for measure, figure in (("direct", "direct"), ("effect", "effect")):
+    for measure, figure in (("direct", "direct"), ("token", "effect")):
         question = {"text": TEXT, "measure": measure, "token": "Lily", "against": "Tom"}
+        question["ablate"] = "zero"
         found = ask("measure", question)
         assert found["token"]["text"] == ranking["token"]
         flat = [value for row in found["rows"] for value in row["values"]]
@@ -135,9 +207,9 @@ def test_measures_of_lenses_and_of_attention_are_those_of_the_reading(ask):
     for head in reading["heads"]:
         layer, number = head["layer"], head["head"]
         assert says["rows"][layer]["values"][number] == pytest.approx(
-            head["kl_from_baseline"], rel=1e-4
+            head["lens"]["kl_from_baseline"], rel=1e-4
         )
-        quality = head["quality"]
+        quality = head["lens"]["quality"]
         share = quality["gain"] / (quality["gain"] + quality["kl"])
         assert gain["rows"][layer]["values"][number] == pytest.approx(share, rel=1e-4)
     card = ask("head", {"text": TEXT, "layer": 0, "head": 3})
@@ -162,7 +234,7 @@ def test_the_grid_of_a_head_has_the_tokens_of_its_readings(ask):
     reading = ask("reading", {"text": TEXT, "position": 4, "lens": "polished"})
     for place, layer in enumerate(grid["layers"]):
         (head,) = [h for h in reading["heads"] if (h["layer"], h["head"]) == (layer, 1)]
-        assert grid["ids"][place][0] == [token["id"] for token in head["predicts"]]
+        assert grid["ids"][place][0] == [token["id"] for token in head["lens"]["predicts"]]
 
 
 def test_a_pinned_token_stands_where_it_does_in_the_grid(ask):
@@ -248,7 +320,7 @@ def test_status_names_the_model_and_what_can_be_asked(ask, stories):
 
 
 def test_nothing_is_computed_twice(ask, session, monkeypatch):
-    from saccade.interp.lenses import text_run
+    from saccade.interp.readings import text_run
 
     runs = []
     before = text_run.capture

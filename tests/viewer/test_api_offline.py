@@ -79,7 +79,10 @@ def test_what_cannot_be_answered_is_not_saved(client):
 
 
 def test_the_file_of_a_reading_has_the_shapes_that_the_server_gives(opened, ask):
-    reading = opened.lenses["closed"].read(TEXT, unembedding=True)
+    from saccade.interp.effects.effects import EVERY_KIND
+    from saccade.interp.readings.reader import read
+
+    reading = read(opened.model, TEXT, lenses=opened.lenses["closed"], kinds=EVERY_KIND)
     data = data_of(reading.to_html())
     answers = {each["route"]: each["answer"] for each in data["answers"]}
     served = ask("reading", {"text": TEXT})

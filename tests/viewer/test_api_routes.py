@@ -242,7 +242,7 @@ session.close()
 @pytest.fixture
 def runs(monkeypatch) -> list[str]:
     """The texts that the model was run over."""
-    from saccade.interp.lenses import text_run
+    from saccade.interp.readings import text_run
 
     seen: list[str] = []
     before = text_run.TextRun._capture

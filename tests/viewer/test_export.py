@@ -155,7 +155,7 @@ def test_half_a_character_and_no_number_do_not_break_a_file(make_reading):
     reading = make_reading("\ud83d", kl_from_baseline=float("nan"))
     page = reading.to_html()
     page.encode("utf-8")
-    assert answers_of(page)["reading"]["heads"][0]["kl_from_baseline"] is None
+    assert answers_of(page)["reading"]["heads"][0]["lens"]["kl_from_baseline"] is None
 
 
 def test_the_file_of_a_trace_holds_every_weight(heads):

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from saccade.errors import ModelError
-from saccade.interp.effects.joined_pass import CopyRun, Method, run_joined, uses_interface
+from saccade.interp.effects.joined_pass import CopyRun, Method, run_joined, shorten, uses_interface
 from saccade.interp.effects.parts import (
     Change,
     FeedForwardValue,
@@ -57,6 +57,7 @@ def run_copies(
     attention: bool = False,
     keep: bool = False,
     method: Method = "joined",
+    cache: DynamicCache | None = None,
 ) -> CopyRun:
     """Run prompts, and a copy of each last token for every change.
 
@@ -66,6 +67,8 @@ def run_copies(
         attention: also record where the last token attends.
         keep: also keep the activations of the copies, in ``ends`` and ``copies``.
         method: the first method to try.
+        cache: keys and values of the first tokens of all prompts, or empty: these tokens are not
+            run again, and those of the others are appended. Of use to the joined pass only.
 
     Raises:
         ModelError: ``attention`` is wanted and the model's kernel hides its weights.
@@ -74,12 +77,18 @@ def run_copies(
     _refuse_without_stream(model, changes)
     parts = _chunks(changes)
     if method == "joined" and uses_interface(model):
-        found = [
-            run_joined(
-                model, ids, lengths, [each for _, each in part], attention=attention, keep=keep
+        n_before = 0 if cache is None else cache.get_seq_length()
+        rest, ends = ids[:, n_before:], [length - n_before for length in lengths]
+        found: list[CopyRun | None] = []
+        for part in parts:
+            if cache is not None:
+                shorten(cache, n_before)  # the part before has appended the same
+            part_changes = [each for _, each in part]
+            found.append(
+                run_joined(
+                    model, rest, ends, part_changes, attention=attention, keep=keep, cache=cache
+                )
             )
-            for part in parts
-        ]
         runs = [run for run in found if run is not None]
         if len(runs) == len(parts):
             order = torch.tensor([i for part in parts for i, _ in part], dtype=torch.long)

@@ -11,7 +11,7 @@ tokens stays; and where two heads do the same, the model may lose little without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from saccade.interp.effects.copies import run_copies
 from saccade.interp.effects.joined_pass import CopyRun, Method
 from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue
-from saccade.interp.effects.target import Target
+from saccade.interp.effects.target import LOGIT_ROWS, Target
 from saccade.interp.heads.capture import head_outputs
 from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.top_tokens import TokenValue, TopTokens, largest, token_rows
@@ -98,10 +98,6 @@ class EffectRun(NamedTuple):
     run: CopyRun
 
 
-# Logits in memory at once: 96 rows are 19 MB for a vocabulary of 49,152. A product with fewer rows
-# spends its time on reading the unembedding.
-LOGIT_ROWS = 96
-
 HEADS: tuple[Kind, ...] = ("head",)
 EVERY_KIND: tuple[Kind, ...] = ("head", "attention", "feed-forward")
 
@@ -134,15 +130,48 @@ def measure_effects(  # noqa: PLR0913
         lens_logits: a lens to compare with the effects of heads.
         method: the first method of `run_copies` to try.
     """
-    at_last = replacement.at_last()
-    parts, changes = _changes(model, at_last, kinds)
+    _, changes = part_changes(model, replacement.at_last(), kinds)
     run = run_copies(model, ids, changes, lengths=lengths, attention=attention, method=method)
-    chosen = list(targets) if isinstance(targets, Sequence) else [targets] * len(ids)
+    found = effects_of_run(
+        model,
+        run,
+        replacement=replacement,
+        kinds=kinds,
+        targets=targets,
+        top=top,
+        lens_logits=lens_logits,
+    )
+    return EffectRun(found, run)
+
+
+@torch.no_grad()
+def effects_of_run(
+    model: LanguageModel,
+    run: CopyRun,
+    *,
+    replacement: Replacement,
+    kinds: Sequence[Kind] = HEADS,
+    targets: Sequence[Target | None] | Target | None = None,
+    top: int = 10,
+    lens_logits: LensLogits | None = None,
+    layers: Collection[int] | None = None,
+) -> tuple[Effects, ...]:
+    """The effects in a run of `measure_effects`: another target or lens needs no new run.
+
+    Args:
+        run: of the same replacement and kinds.
+        layers: the layers whose effects are wanted; None for all.
+    """
+    at_last = replacement.at_last()
+    parts, _ = part_changes(model, at_last, kinds)
+    wanted = [at for at in model.layers if layers is None or at.index in layers]
+    n_prompts = len(run.states)
+    chosen = list(targets) if isinstance(targets, Sequence) else [targets] * n_prompts
     found = []
     for row, target in enumerate(chosen):
         measured = _Measured.of(model, run, row, target, top)
         effects: dict[Part, Effect] = {}
-        for group in _groups(model.layers, parts):
+        for group in _groups(wanted, parts):
             every = [i for at in group for i in _of_layer(parts, at)]
             with fast_products():
                 logits = model.unembedding.logits(run.states[row, every]).float()
@@ -160,12 +189,13 @@ def measure_effects(  # noqa: PLR0913
                 parts=effects,
             )
         )
-    return EffectRun(tuple(found), run)
+    return tuple(found)
 
 
-def _changes(
-    model: LanguageModel, replacement: Replacement, kinds: Sequence[Kind]
+def part_changes(
+    model: LanguageModel, replacement: Replacement, kinds: Sequence[Kind] = HEADS
 ) -> tuple[list[Part], list[Change]]:
+    """The parts of a model, and the change that measures each at one position."""
     parts: list[Part] = []
     changes: list[Change] = []
     for at in model.layers:

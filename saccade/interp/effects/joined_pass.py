@@ -7,7 +7,8 @@ average half of the layers are computed for it.
 
 Blocks get their arguments with one row more for each copy, and the attention implementation
 registered with transformers is wrapped: it computes the prompt, and the copies' attention is
-computed beside it.
+computed beside it. Where the keys and values of the text before are in a cache, the prompt is what
+follows it: in generation, one token.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, DynamicCache
 
 from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue, besides_attention
 from saccade.interp.heads.attention_weights import NEGATIVE, record_attention
@@ -59,14 +60,18 @@ def run_joined(
     *,
     attention: bool,
     keep: bool = False,
+    cache: DynamicCache | None = None,
 ) -> CopyRun | None:
     """One pass; None where the copy that changes nothing does not end as the plain run does.
 
     Args:
         changes: in the order in which the copies join: by layer, heads before feed-forward parts.
         keep: also keep the activations of the copies.
+        cache: keys and values of the tokens before ``ids``, of one length for all prompts. Those
+            of ``ids`` are appended, the copies' are not.
     """
-    joined = _JoinedPass(model, ids, lengths, changes, keep=keep)
+    n_before = 0 if cache is None else cache.get_seq_length()
+    joined = _JoinedPass(model, ids, lengths, changes, keep=keep, n_before=n_before)
     ends = sorted(set(joined.last.tolist()))
     with ExitStack() as stack:
         layers = list(model.layers) if attention else []
@@ -74,10 +79,12 @@ def run_joined(
         try:
             stack.enter_context(joined.hooks())
             stack.enter_context(fast_products())
-            final = joined.last_of(run_base(model.hf, ids))
+            final = joined.last_of(run_base(model.hf, ids, cache=cache))
             states = model.final_norm.module(joined.end[:, ids.shape[1] :])  # [batch, copy, ...]
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
             return None  # a block that cannot be called so
+    if cache is not None:  # without the copies
+        shorten(cache, n_before + ids.shape[1])
     if not agree(states[:, 0].to(final.device), final, dtype=model.hf.dtype):
         return None
     row = torch.arange(len(ids))
@@ -93,6 +100,17 @@ def run_joined(
     if not keep:
         return run
     return run._replace(ends=joined.end[:, ids.shape[1] + 1 :], copies=joined.copies)
+
+
+def shorten(cache: DynamicCache, n_tokens: int) -> None:
+    """Keep the keys and values of the first tokens alone.
+
+    `DynamicCache.crop` is not used: it removes a number of tokens, which here differs by layer.
+    """
+    for layer in cache.layers:
+        held: Any = layer
+        if held.keys is not None and held.values is not None:
+            held.keys, held.values = held.keys[:, :, :n_tokens], held.values[:, :, :n_tokens]
 
 
 def uses_interface(model: Readable) -> bool:
@@ -112,9 +130,11 @@ class _JoinedPass:
         changes: Sequence[Change],
         *,
         keep: bool,
+        n_before: int = 0,
     ) -> None:
         self.model, self.changes = model, changes
-        self.n_tokens, self.lengths = ids.shape[1], lengths
+        self.n_tokens, self.n_before = ids.shape[1], n_before
+        self.n_keys = n_before + self.n_tokens
         self.last = torch.tensor(lengths) - 1
         self.n_copies = 0
         self.end = torch.empty(0)
@@ -144,7 +164,7 @@ class _JoinedPass:
                 project = partial(self._project, at)
                 stack.enter_context(at.projection.register_forward_pre_hook(project))
                 stack.enter_context(at.projection.register_forward_hook(self._projected))
-            stack.enter_context(_wrapped(self.model, self._attend))
+            stack.enter_context(wrapped_attention(self.model, self._attend))
             yield
 
     def last_of(self, rows: Tensor) -> Tensor:
@@ -249,14 +269,14 @@ class _JoinedPass:
         **kwargs: Any,
     ) -> Any:
         """The model's own attention for the prompt; for each copy over the prefix and itself."""
-        n = self.n_tokens
-        prompt = (query[:, :, :n], key[:, :, :n], value[:, :, :n])
+        n = self.n_keys
+        prompt = (query[:, :, : self.n_tokens], key[:, :, :n], value[:, :, :n])
         output, weights = own(module, *prompt, attention_mask, *args, **kwargs)
-        if query.shape[2] == n:
+        if query.shape[2] == self.n_tokens:
             return output, weights
         if kwargs.get("position_bias") is not None:
             raise ValueError("a position bias is not known for the copies")
-        scores, own_score = _scores(query[:, :, n:], key, n, kwargs)
+        scores, own_score = _scores(query[:, :, self.n_tokens :], key, n, kwargs)
         scores = scores + self._bias(attention_mask, kwargs.get("sliding_window"), scores)
         own_score = own_score[..., None]  # [batch, head, copy, 1]
         sinks = kwargs.get("s_aux")
@@ -270,15 +290,15 @@ class _JoinedPass:
 
     def _bias(self, mask: Any, window: int | None, like: Tensor) -> Tensor:
         """``[batch, 1 or head, 1, pos]``: what is added to the scores of the prefix."""
-        at = torch.arange(self.n_tokens, device=like.device)
-        last = self.last.to(like.device)[:, None]
+        at = torch.arange(self.n_keys, device=like.device)
+        last = self.last.to(like.device)[:, None] + self.n_before
         hidden = at >= last  # the copy stands for the last token: what it sees itself is its own
         if window is not None:  # flash kernels get the window as a number; masks say the same
             hidden = hidden | (at <= last - window)
         bias = like.new_zeros(hidden.shape).masked_fill(hidden, NEGATIVE)[:, None, None]
         if isinstance(mask, Tensor) and mask.dim() == 4:
-            rows = mask.expand(len(self.last), *mask.shape[1:])[..., : self.n_tokens]
-            row = rows[torch.arange(len(self.last)), :, last[:, 0].to(mask.device)][:, :, None]
+            rows = mask.expand(len(self.last), *mask.shape[1:])[..., : self.n_keys]
+            row = rows[torch.arange(len(self.last)), :, self.last.to(mask.device)][:, :, None]
             is_bool = row.dtype == torch.bool
             row = like.new_zeros(row.shape).masked_fill(~row, NEGATIVE) if is_bool else row
             bias = bias + row.to(bias).clamp_min(NEGATIVE)
@@ -309,7 +329,7 @@ def _repeated(keys: Tensor, n_heads: int) -> Tensor:
 
 
 @contextmanager
-def _wrapped(model: Readable, attend: Callable[..., Any]) -> Iterator[None]:
+def wrapped_attention(model: Readable, attend: Callable[..., Any]) -> Iterator[None]:
     """Replace the implementation that transformers' attention interface gives the model."""
     name = model.hf.config._attn_implementation or "eager"
     modules = {id(at.attention) for at in model.layers}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -21,47 +22,57 @@ from saccade.interp.effects.effects import (
 )
 from saccade.interp.effects.joined_pass import CopyRun
 from saccade.interp.effects.replacement import Replacement
-from saccade.interp.effects.target import Target, find_target
+from saccade.interp.effects.target import Target
 from saccade.interp.heads.capture import Captured
 from saccade.interp.heads.residual_path import direct_states
 from saccade.interp.lenses.lens import activation_at
 from saccade.interp.lenses.top_tokens import TokenValue, largest, lens_prediction, token_rows
+from saccade.interp.readings.prompt import Prompt, PromptSpec, encode_spec, is_chat
 from saccade.interp.readings.reading import HeadReading, LensReading, Reading, Source
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.readings.readings import Readings
     from saccade.interp.readings.text_run import TextRun
 
 SOURCES = 5  # attended positions kept for each head; the others mostly have very small weights
 
 
-class Prompt(NamedTuple):
-    """A text as the model reads it."""
-
-    text: str
-    ids: Tensor
-    """``[1, pos]``, up to the token after which the heads are read."""
-    tokens: list[str]
-    """All tokens of the text."""
-
-
-def encode_prompt(model: LanguageModel, text: str, position: int = -1) -> Prompt:
-    """Encode a text, up to and including a position. Later tokens do not change a reading.
-
-    Raises:
-        UsageError: the text is empty or too long, or the position does not exist.
-    """
-    ids = model.encode(text)
-    at = checked_position(position, ids.shape[1])
-    return Prompt(text, ids[:, : at + 1], model.tokens(ids[0]))
-
-
 # More parameters than the house style has: each is one choice of what is read.
-@torch.no_grad()
+@overload
+def read(  # pyright: ignore[reportOverlappingOverload]  # a text is an iterable of texts, too
+    model: LanguageModel,
+    text: str | Sequence[Mapping[str, str]],
+    *,
+    lenses: Lenses | None = ...,
+    effects: bool = ...,
+    position: int = ...,
+    token: str | None = ...,
+    against: str | None = ...,
+    replacement: Replacement | None = ...,
+    kinds: Sequence[Kind] = ...,
+    top: int = ...,
+    unembedding: bool = ...,
+) -> Reading: ...
+@overload
+def read(
+    model: LanguageModel,
+    text: Iterable[str | PromptSpec | Sequence[Mapping[str, str]]],
+    *,
+    lenses: Lenses | None = ...,
+    effects: bool = ...,
+    position: int = ...,
+    token: str | None = ...,
+    against: str | None = ...,
+    replacement: Replacement | None = ...,
+    kinds: Sequence[Kind] = ...,
+    top: int = ...,
+    unembedding: bool = ...,
+) -> Readings: ...
 def read(  # noqa: PLR0913
     model: LanguageModel,
-    text: str,
+    text: Any,
     *,
     lenses: Lenses | None = None,
     effects: bool = True,
@@ -72,10 +83,15 @@ def read(  # noqa: PLR0913
     kinds: Sequence[Kind] = HEADS,
     top: int = 10,
     unembedding: bool = False,
-) -> Reading:
+) -> Reading | Readings:
     """Read every head at one position of a text, in one pass of the model.
 
+    A list of messages (dicts with "role" and "content") goes through the model's chat template. A
+    list of prompts, or an iterator, is read in batches and gives `Readings`; each prompt is a text,
+    a list of messages or a `PromptSpec`.
+
     Args:
+        text: the text, messages, or prompts.
         lenses: also show what these lenses predict, and how far they agree with the effects.
         effects: measure the effects; without them only lenses are read.
         position: the token after which to read; negative positions count from the end.
@@ -92,19 +108,72 @@ def read(  # noqa: PLR0913
     Raises:
         UsageError: the text is empty or too long, or the position does not exist.
     """
-    prompt = encode_prompt(model, text, position)
-    target = None if token is None else find_target(model, text, token, against)
-    if token is None and against is not None:
-        raise UsageError(
-            "a contrast needs a token: `against` was given without `token`",
-            hint="give both, such as token=' Mary' and against=' John'",
-        )
     top = checked_top(top, model)
-    values = Replacement.usual(model) if effects and replacement is None else replacement
-    measured = measure(
-        model, [prompt], lenses=lenses, replacement=values, targets=target, kinds=kinds, top=top
+    defaults = PromptSpec(token=token, against=against, position=position)
+    if not isinstance(text, str) and not is_chat(text):
+        from saccade.interp.readings.readings import read_many
+
+        values = _replacement(model, replacement, effects=effects)
+        return read_many(
+            model,
+            text,
+            defaults=defaults,
+            config=ReadConfig(
+                lenses=lenses, replacement=values, kinds=kinds, top=top, unembedding=unembedding
+            ),
+        )
+    prompt = encode_spec(model, PromptSpec.of(text).or_else(defaults))
+    values = _replacement(model, replacement, effects=effects)
+    config = ReadConfig(
+        lenses=lenses, replacement=values, kinds=kinds, top=top, unembedding=unembedding
     )
-    return reading_of(model, prompt, measured, 0, lenses=lenses, top=top, unembedding=unembedding)
+    return read_batch(model, [prompt], config)[0]
+
+
+def _replacement(
+    model: LanguageModel, given: Replacement | None, *, effects: bool
+) -> Replacement | None:
+    return Replacement.usual(model) if effects and given is None else given
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadConfig:
+    """What is read of each prompt: the arguments of `read` that are the same for all."""
+
+    lenses: Lenses | None = None
+    replacement: Replacement | None = None
+    """None to read lenses only."""
+    kinds: Sequence[Kind] = HEADS
+    top: int = 10
+    unembedding: bool = False
+
+
+@torch.no_grad()
+def read_batch(
+    model: LanguageModel, prompts: Sequence[Prompt], config: ReadConfig
+) -> list[Reading]:
+    """Read prompts as one batch."""
+    measured = measure(
+        model,
+        prompts,
+        lenses=config.lenses,
+        replacement=config.replacement,
+        targets=[prompt.target for prompt in prompts],
+        kinds=config.kinds,
+        top=config.top,
+    )
+    return [
+        reading_of(
+            model,
+            prompt,
+            measured,
+            row,
+            lenses=config.lenses,
+            top=config.top,
+            unembedding=config.unembedding,
+        )
+        for row, prompt in enumerate(prompts)
+    ]
 
 
 class Measured(NamedTuple):
@@ -141,7 +210,7 @@ def measure(
             targets=targets,
             top=top,
             attention=attention,
-            lens_logits=None if lenses is None else _lens_logits(lenses),
+            lens_logits=None if lenses is None else lens_logits_of(lenses),
         )
         return Measured(found.run, found.effects)
 
@@ -151,7 +220,9 @@ def measure(
         return run(attention=False)
 
 
-def _lens_logits(lenses: Lenses) -> LensLogits:
+def lens_logits_of(lenses: Lenses) -> LensLogits:
+    """The logits of the lenses of heads, by layer."""
+
     def logits(layer: int, activation: Tensor) -> Tensor | None:
         lens = lenses.by_layer.get(layer)
         return lens(activation).float() if lens is not None and lens.site == "head" else None
@@ -175,7 +246,7 @@ def reading_of(
     p = model.unembedding.logits(captured.final[:, 0]).float().softmax(-1)
     found = {} if lenses is None else _lens_readings(lenses, captured, top)
     raw = _unembedded(model, captured, top) if unembedding else {}
-    looks = _attended(captured, prompt.tokens)
+    looks = _attended(captured, prompt)
     heads = [
         HeadReading(
             layer=at.index,
@@ -194,6 +265,7 @@ def reading_of(
         text=prompt.text,
         tokens=prompt.tokens,
         position=prompt.ids.shape[1] - 1,
+        template=[at for at, name in enumerate(prompt.template) if name is not None],
         prediction=tuple(token_rows(largest(p, top), model.tokens)[0]),
         target=None if effects is None else _token(model, effects.target.token, p[0]),
         against=None if effects is None else _token(model, effects.target.against, p[0]),
@@ -237,16 +309,6 @@ def checked_top(top: int, model: LanguageModel) -> int:
     return min(top, model.d_vocab)
 
 
-def checked_position(position: int, n_tokens: int) -> int:
-    """A position counted from the start."""
-    if not -n_tokens <= position < n_tokens:
-        raise UsageError(
-            f"no position {position}: the text has {n_tokens} tokens, 0-{n_tokens - 1}",
-            hint="positions count tokens from 0; -1 is the last",
-        )
-    return position % n_tokens
-
-
 def _of_row(captured: Captured, row: int, n_tokens: int) -> Captured:
     """One prompt of a batch, its attention without the padding."""
     at = slice(row, row + 1)
@@ -266,10 +328,10 @@ def _token(model: LanguageModel, token: int | None, p: Tensor) -> TokenValue | N
     return TokenValue(token, model.tokens([token])[0], float(p[token]))
 
 
-Readings: TypeAlias = dict[tuple[int, int | None], LensReading]
+LensReadings: TypeAlias = dict[tuple[int, int | None], LensReading]
 
 
-def _lens_readings(lenses: Lenses, captured: Captured, top: int) -> Readings:
+def _lens_readings(lenses: Lenses, captured: Captured, top: int) -> LensReadings:
     """By layer and head, or layer and None for the residual stream."""
     model = lenses.model
     activation = {
@@ -313,17 +375,37 @@ def _unembedded(
     return found
 
 
-def _attended(captured: Captured, tokens: list[str]) -> dict[tuple[int, int], tuple[Source, ...]]:
+def _attended(captured: Captured, prompt: Prompt) -> dict[tuple[int, int], tuple[Source, ...]]:
+    """The positions that heads attend to most; a run of template tokens counts as one."""
+    sources = _sources(prompt)
+    starts = torch.tensor([source.position for source in sources])
     found = {}
     for layer, weights in captured.attention.items():
         row = weights[0, :, 0].float().cpu()  # [head, pos]
+        if len(sources) < row.shape[-1]:
+            end = torch.cat([row.cumsum(-1), row.new_zeros(len(row), 1)], -1)  # 0 at position -1
+            ends = torch.cat([starts[1:], torch.tensor([row.shape[-1]])]) - 1
+            row = end[:, ends] - end[:, starts - 1]
         best = row.topk(min(SOURCES, row.shape[-1]), dim=-1)
         for head, (keys, shares) in enumerate(
             zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ):
             found[layer, head] = tuple(
-                Source(key, tokens[key], share) for key, share in zip(keys, shares, strict=True)
+                replace(sources[key], weight=share) for key, share in zip(keys, shares, strict=True)
             )
+    return found
+
+
+def _sources(prompt: Prompt) -> list[Source]:
+    """The positions of a prompt, a run of template tokens as one."""
+    n_tokens = prompt.ids.shape[1]
+    names = prompt.template[:n_tokens] or (None,) * n_tokens
+    found: list[Source] = []
+    for at, name in enumerate(names):
+        if name is not None and at and names[at - 1] is not None:
+            found[-1] = replace(found[-1], length=found[-1].length + 1)
+        else:
+            found.append(Source(at, name or prompt.tokens[at], 0.0))
     return found
 
 
@@ -337,7 +419,7 @@ def _whole_parts(effects: Effects | None) -> list[HeadReading]:
     ]
 
 
-def _streams(found: Readings) -> list[HeadReading]:
+def _streams(found: LensReadings) -> list[HeadReading]:
     return [
         HeadReading(layer=layer, head=None, kind="residual", effect=None, lens=lens)
         for (layer, head), lens in found.items()

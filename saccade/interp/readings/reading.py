@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from saccade.errors import LensError, UsageError
@@ -24,11 +24,13 @@ from saccade.viewer.export import Shown, reading_page
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A position that a head attends to."""
+    """A position that a head attends to, or a run of tokens of a chat template."""
 
     position: int
     text: str
     weight: float
+    length: int = 1
+    """How many tokens it has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +180,8 @@ class Reading:
     """All heads, in order of depth."""
     others: tuple[HeadReading, ...] = ()
     """Feed-forward parts, whole attention layers and residual streams, if they were asked for."""
+    template: list[int] = field(default_factory=list)
+    """The positions of the tokens that a chat template adds to messages."""
 
     def ranked(self, by: Order = "effect") -> tuple[HeadReading, ...]:
         """The heads and other parts, largest first.

@@ -42,6 +42,8 @@ class SeenThrough:
     explained: float | None
     """The share of the baseline lens's KL that it removes, on held-out text."""
     fidelity: float | None
+    agreement: float | None
+    """How far the change it predicts agrees with the effect of the head here (`Effect`)."""
     is_weak: bool
     predicts: tuple[TokenValue, ...]
     adds: tuple[TokenValue, ...]
@@ -56,10 +58,6 @@ class HeadCard:
     head: int
     position: int
     tokens: list[str]
-    token: TokenValue
-    """The model's likeliest next token there, with its probability."""
-    direct: float | None
-    """What the head adds directly to that token's logit; None without a direct path."""
     lenses: tuple[SeenThrough, ...]
     attention: tuple[float, ...] | None
     """One weight for each token up to the position; None if the model hides them."""
@@ -79,15 +77,17 @@ def head_card(
     head: int,
     position: int = -1,
     top: int = 10,
+    agreements: Mapping[str, float | None] | None = None,
 ) -> HeadCard:
     """Read one head with the raw unembedding and with each of ``lenses``, by name.
 
     The run exists already: this costs one product with the unembedding per lens.
+
+    Args:
+        agreements: how far each lens agrees with the effect of the head here.
     """
     model, at = run.model, run.position(position)
     model.check_head(layer, head)
-    chances = model.unembedding.logits(run.captured.final[:, at]).float().softmax(-1)
-    likeliest = largest(chances, 1)
     direct = _direct(run, layer, head, at)
     weights = run.attention_at(at).get(layer)
     row = None if weights is None else weights[head, : at + 1].float()
@@ -96,9 +96,18 @@ def head_card(
         head=head,
         position=at,
         tokens=run.tokens,
-        token=_tokens(run, likeliest)[0],
-        direct=None if direct is None else _direct_logit(run, direct, likeliest.ids[0, 0]),
-        lenses=tuple(_seen(run, lenses, direct, layer=layer, head=head, at=at, top=top)),
+        lenses=tuple(
+            _seen(
+                run,
+                lenses,
+                direct,
+                layer=layer,
+                head=head,
+                at=at,
+                top=top,
+                agreements=agreements or {},
+            )
+        ),
         attention=None if row is None else tuple(row.tolist()),
         entropy=None if row is None else float(entropy_of(row)),
     )
@@ -122,6 +131,7 @@ def _seen(
     head: int,
     at: int,
     top: int,
+    agreements: Mapping[str, float | None],
 ) -> Iterator[SeenThrough]:
     if direct is not None:
         yield _unembedded(run, direct, top)
@@ -141,6 +151,7 @@ def _seen(
             quality=quality,
             explained=explained,
             fidelity=quality.get("ablation"),
+            agreement=agreements.get(name),
             is_weak=explained is not None and explained < WEAK,
             predicts=_tokens(run, said.predicts),
             adds=tuple(token for token in _tokens(run, said.adds) if token.value > 0),
@@ -154,11 +165,6 @@ def _direct(run: TextRun, layer: int, head: int, at: int) -> Float[Tensor, "1 d_
     return direct_states(run.model, run.captured, layer, positions=[at])[0, :, head]
 
 
-def _direct_logit(run: TextRun, direct: Tensor, token: Tensor) -> float:
-    row = run.model.unembedding.weight[token].float()
-    return float(direct[0].to(row) @ row * run.model.unembedding.scale)
-
-
 def _unembedded(run: TextRun, direct: Tensor, top: int) -> SeenThrough:
     logits = run.model.unembedding.linear(direct).float()
     low = largest(-logits, top)
@@ -170,6 +176,7 @@ def _unembedded(run: TextRun, direct: Tensor, top: int) -> SeenThrough:
         quality={},
         explained=None,
         fidelity=None,
+        agreement=None,
         is_weak=False,
         predicts=(),
         adds=_tokens(run, largest(logits, top)),

@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
 from saccade.errors import LensError, UsageError
-from saccade.interp.effects.effects import measure_effects
-from saccade.interp.effects.replacement import Replacement
 from saccade.interp.effects.target import Target, first_token
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.lenses.lens import activation_at
@@ -22,14 +20,15 @@ from saccade.interp.readings.reader import read_run
 from saccade.interp.readings.views import entropy_of
 from saccade.interp.studies.bias.bias_mass import ask, baseline_mass
 from saccade.interp.studies.bias.bias_words import tokens_of
-from saccade.interp.studies.head_rank import direct_scores
 
 if TYPE_CHECKING:
+    from saccade.interp.effects.effects import Effect
     from saccade.interp.lenses.lens_set import Lenses
+    from saccade.interp.readings.reading import Reading
     from saccade.interp.readings.text_run import TextRun
 
-Measure: TypeAlias = Literal["lens", "gain", "fidelity", "direct", "effect", "mass", "entropy"]
-MEASURES: tuple[Measure, ...] = get_args(Measure)
+OfEffects: TypeAlias = Literal["effect", "token", "direct"]
+Measure: TypeAlias = OfEffects | Literal["lens", "gain", "fidelity", "mass", "entropy"]
 Values: TypeAlias = Mapping[int, Sequence[float | None]]
 """Layer -> one value per head; None where a head has no value."""
 
@@ -152,48 +151,44 @@ def attention_entropy(run: TextRun, *, position: int) -> HeadMap:
     )
 
 
-@torch.inference_mode()
-def direct_effects(run: TextRun, target: Target, *, position: int) -> HeadMap:
-    """The direct contribution of each head to a token's logit minus another token's or the mean."""
-    found = direct_scores(run.model, run.captured, target, position=run.position(position))
-    if not found:
+def effect_map(reading: Reading, measure: OfEffects) -> HeadMap:
+    """The exact effects of all heads, as `saccade read` shows them.
+
+    Args:
+        measure: "effect", the KL of the prediction with the head from that without it; "token",
+            the effect on the logit of the reading's target token; "direct", the direct part of it.
+    """
+    values = {
+        (each.layer, each.head or 0): _of_effect(each.effect, measure)
+        for each in reading.heads
+        if each.effect is not None
+    }
+    if not values:
+        raise LensError("the effects of this reading were not measured", hint="measure them first")
+    if all(value is None for value in values.values()):
         raise LensError(
-            f"the heads of {run.model.name} have no direct path to the tokens",
-            hint="colour the map by KL from the baseline lens, or by the effect of ablation",
+            f"the heads of {reading.model} have no direct path to the tokens",
+            hint="colour the map by effect, or by the effect on the token",
         )
-    tokens = _tokens(run, target, position)
+    if measure == "effect":
+        label = f"KL of the prediction with the head from that with its {reading.replaced_by}"
+        return _map(measure, _by_layer(values), label=label, unit="nats")
+    assert reading.target is not None, "a reading with effects has a target"
+    other = "the mean logit" if reading.against is None else f"that of {reading.against.text!r}"
+    what = "effect" if measure == "token" else "direct effect"
     return _map(
-        "direct",
-        {layer: each[0].tolist() for layer, each in found.items()},
-        label=f"what the head adds directly to the logit of {tokens[0].text!r}",
+        measure,
+        _by_layer(values),
+        label=f"{what} on the logit of {reading.target.text!r}, against {other}",
         unit="logits",
-        tokens=tokens,
+        tokens=(reading.target, reading.against),
     )
 
 
-@torch.no_grad()
-def ablation_effects(
-    run: TextRun,
-    target: Target,
-    *,
-    position: int,
-    replacement: Replacement,
-) -> HeadMap:
-    """The exact effect of each head on a token's logit; as `rank_heads`, at any position."""
-    at = run.position(position)
-    with changed(run):
-        found = measure_effects(
-            run.model, run.ids[:, : at + 1], replacement=replacement, targets=target, top=1
-        ).effects[0]
-    effects = {(part.layer, part.head or 0): each.on_token for part, each in found.parts.items()}
-    tokens = _tokens(run, target, position)
-    return _map(
-        "effect",
-        _by_layer(effects),
-        label=f"fall of the logit of {tokens[0].text!r} without the head here",
-        unit="logits",
-        tokens=tokens,
-    )
+def _of_effect(effect: Effect, measure: OfEffects) -> float | None:
+    if measure == "effect":
+        return effect.kl
+    return effect.on_token if measure == "token" else effect.direct
 
 
 @torch.inference_mode()
@@ -259,17 +254,6 @@ def changed(run: TextRun) -> AbstractContextManager[object]:
     if not run.changes:
         return nullcontext()
     return intervene(run.model, run.changes, may_do_nothing=True)
-
-
-def _tokens(run: TextRun, target: Target, position: int) -> tuple[TokenValue, TokenValue | None]:
-    at = run.position(position)
-    chances = run.model.unembedding.logits(run.captured.final[0, at]).float().softmax(-1)
-    ids = [each for each in (target.token, target.against) if each is not None]
-    found = [
-        TokenValue(id_, text, float(chances[id_]))
-        for id_, text in zip(ids, run.model.tokens(ids), strict=True)
-    ]
-    return found[0], found[1] if len(found) > 1 else None
 
 
 def _by_layer(

@@ -14,6 +14,7 @@ from saccade.errors import ModelError
 from saccade.interp.effects.copies import run_copies
 from saccade.interp.effects.effects import measure_effects
 from saccade.interp.effects.parts import HeadsValue
+from saccade.interp.effects.positions import HeadAt, position_effects
 from saccade.interp.heads.capture import Captured
 from saccade.interp.heads.residual_path import direct_states
 
@@ -35,6 +36,8 @@ class RankedHead:
     """The direct part of the effect; None where the model has no direct path."""
     effect: float
     """How far the score falls when the head is ablated at the last token."""
+    everywhere: float | None = None
+    """How far it falls when the head is ablated at every token; None if not measured."""
     repair: dict[str, float] | None = None
     """The parts of what later layers repair: see `self_repair`."""
 
@@ -60,8 +63,13 @@ class Ranking:
     """In order of depth."""
 
     def ranked(self) -> tuple[RankedHead, ...]:
-        """Largest effect first, of either sign."""
-        return tuple(sorted(self.heads, key=lambda head: -abs(head.effect)))
+        """Largest effect first, of either sign; the effect everywhere, where it was measured."""
+        return tuple(
+            sorted(
+                self.heads,
+                key=lambda head: -abs(head.effect if head.everywhere is None else head.everywhere),
+            )
+        )
 
     def by_layer(self, measure: str = "effect") -> dict[int, Float[Tensor, " head"]]:
         """One measure of every head, for a heat map."""
@@ -91,15 +99,27 @@ class Ranking:
 
 @torch.no_grad()
 def rank_heads(
-    model: LanguageModel, text: str, target: Target, *, replacement: Replacement
+    model: LanguageModel,
+    text: str,
+    target: Target,
+    *,
+    replacement: Replacement,
+    everywhere: bool = False,
 ) -> Ranking:
     """The exact effect of every head at the last token, and the direct part of it.
 
     Direct: direct logit attribution, Elhage et al., 2021 ("A Mathematical Framework for Transformer
     Circuits"), of the head's activation minus what replaces it.
+
+    Args:
+        everywhere: also ablate each head at every token: what it wrote at earlier tokens, for later
+            heads to read, is then replaced as well.
     """
-    measured = measure_effects(model, model.encode(text), replacement=replacement, targets=target)
+    ids = model.encode(text)
+    measured = measure_effects(model, ids, replacement=replacement, targets=target)
     found, final = measured.effects[0], measured.run.captured.final[0, 0]
+    sites = [HeadAt(part.layer, part.head or 0) for part in found.parts] if everywhere else []
+    whole = position_effects(model, ids, sites, replacement=replacement, target=target)
     return Ranking(
         model=model.name,
         text=text,
@@ -115,6 +135,9 @@ def rank_heads(
                 kl=effect.kl,
                 direct=effect.direct,
                 effect=effect.on_token,
+                everywhere=whole[HeadAt(part.layer, part.head or 0)].on_token
+                if everywhere
+                else None,
             )
             for part, effect in found.parts.items()
         ),

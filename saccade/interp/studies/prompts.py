@@ -1,12 +1,12 @@
-"""Prompts in batches, the last tokens of prompts under many changes, and continuations."""
+"""The last tokens of prompts under many changes, and continuations."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import base_of, capture
+from saccade.interp.heads.capture import base_of
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.heads.loading import quiet_transformers
 
@@ -38,98 +38,6 @@ def last_token_of(model: LanguageModel, text: str, piece: str) -> int:
         )
     read = model.encode(text[: found + len(piece)]).shape[1]
     return read - 1 - model.encode(text).shape[1]
-
-
-# Many prompts in batches: padded at the end, sorted by length.
-
-# Tokens per batch, padding included: the activations of one are 69 kB in the default model.
-BATCH_TOKENS = 1024
-
-
-class PromptBatch(NamedTuple):
-    """A batch of prompts."""
-
-    rows: Int[Tensor, " batch"]
-    """Their indices among all prompts."""
-    ids: Int[Tensor, "batch pos"]
-    mask: Bool[Tensor, "batch pos"]
-    """True = a real token; padding is at the end."""
-
-    @property
-    def last(self) -> Int[Tensor, " batch"]:
-        """The position of each prompt's last token."""
-        return self.mask.sum(1) - 1
-
-
-class PromptRow(NamedTuple):
-    """One prompt, and the activations at each of its tokens."""
-
-    prompt: int
-    """Its index among all prompts."""
-    z: dict[int, Float[Tensor, "pos head d_head"]]
-    """By layer: the activation of each head."""
-    final: Float[Tensor, "pos d_model"]
-    """The final normed state."""
-
-
-def encode_prompts(
-    model: LanguageModel,
-    prompts: Sequence[str],
-    *,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> list[Int[Tensor, " pos"]]:
-    """The ids of each prompt; an error names the prompt that is empty or too long."""
-    if not prompts:
-        raise UsageError("there are no prompts", hint="give at least one")
-    encoded = []
-    for number, prompt in enumerate(prompts, start=1):
-        try:
-            encoded.append(model.encode(prompt)[0])
-        except UsageError as error:
-            raise UsageError(f"prompt {number}: {error}", hint=error.hint) from error
-        if progress is not None:
-            progress("tokenizing prompts", number, len(prompts))
-    return encoded
-
-
-def prompt_batches(
-    encoded: Sequence[Int[Tensor, " _"]], *, max_tokens: int = BATCH_TOKENS
-) -> Iterator[PromptBatch]:
-    """Every prompt once, from the shortest to the longest, at most ``max_tokens`` per batch.
-
-    >>> batches = list(prompt_batches([torch.tensor([5, 6, 7]), torch.tensor([8])], max_tokens=6))
-    >>> batches[0].rows, batches[0].ids
-    (tensor([1, 0]), tensor([[8, 0, 0],
-            [5, 6, 7]]))
-    """
-    order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
-    while order:
-        n = 1
-        while n < len(order) and (n + 1) * len(encoded[order[n]]) <= max_tokens:
-            n += 1
-        rows, order = order[:n], order[n:]
-        yield _padded(rows, [encoded[row] for row in rows])
-
-
-def prompt_rows(
-    model: LanguageModel, encoded: Sequence[Int[Tensor, " _"]], *, layers: Sequence[int]
-) -> Iterator[PromptRow]:
-    """One prompt at a time, from padded batches, in the order of the batches."""
-    for batch in prompt_batches(encoded):
-        captured = capture(model, batch.ids, mask=batch.mask, layers=layers)
-        for place, prompt in enumerate(batch.rows.tolist()):
-            n = len(encoded[prompt])
-            z = {layer: activation[place, :n] for layer, activation in captured.z.items()}
-            yield PromptRow(prompt, z, captured.final[place, :n])
-
-
-def _padded(rows: list[int], texts: list[Tensor]) -> PromptBatch:
-    ids = torch.nn.utils.rnn.pad_sequence(
-        texts, batch_first=True
-    )  # the id of padding does not matter
-    lengths = torch.tensor([len(text) for text in texts], device=ids.device)
-    mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-    return PromptBatch(torch.tensor(rows), ids, mask)
 
 
 # Predictions after many prompts, under many changes at their last tokens.

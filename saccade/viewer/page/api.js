@@ -2,7 +2,7 @@
 
 const GETS = /^(status|roles|lenses|runs(\/.+)?|traces(\/.+)?)$/;
 const CACHED = 256; // answers in the cache; head cards are small
-const DEFAULTS = { position: -1, top: [5, 10], first: 0, count: 32, ablate: "zero", say: 0 };
+const DEFAULTS = { position: -1, top: [5, 10], first: 0, count: 32, ablate: "mean", say: 0 };
 const answers = new Map();
 const inlined = readInlined();
 const questionsOf = {}; // by screen, the questions that it was drawn from

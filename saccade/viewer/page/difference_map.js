@@ -4,7 +4,8 @@ import { columnNames, dotted, make, panel } from "./dom.js";
 import { scaleOf } from "./colours.js";
 import { signed } from "./number_format.js";
 import { titleOf } from "./measures.js";
-import { heatMap, legend, nameOf } from "./heat_map.js";
+import { heatMap, nameOf } from "./heat_map.js";
+import { legend } from "./legend.js";
 import { setState } from "./state.js";
 
 const RANKED = 12;

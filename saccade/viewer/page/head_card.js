@@ -1,146 +1,80 @@
-// One head through every lens, side by side, with the quality of each lens.
+// One head: what it does (its effect), and its roles.
 
 import { dotted, make, panel } from "./dom.js";
 import { request } from "./api.js";
-import { fixed, percent, signed } from "./number_format.js";
+import { fixed, signed } from "./number_format.js";
 import { tokenList } from "./token_list.js";
-import { explainedBy, isWeakLens } from "./questions.js";
+import { term } from "./tooltip.js";
+import { replacedBy } from "./measures.js";
 import { nameOf } from "./heat_map.js";
 
-const NAMES = { unembedding: "Raw unembedding" };
-
-// A card from a reading, for a file without head cards: its lens and the unembedding.
-export function cardFromReading(reading, { layer, head }) {
-  const found = reading.heads.find((each) => each.layer === layer && each.head === head);
-  const attention = new Array(reading.position + 1).fill(0);
-  for (const source of found.attends) attention[source.position] = source.weight;
-  const raw = {
-    name: "unembedding",
-    kind: "logit-head",
-    method: "",
-    kl_from_baseline: null,
-    quality: {},
-    predicts: [],
-    adds: found.unembedded,
-    suppresses: [],
-    explained: null,
-    fidelity: null,
-    is_weak: false,
-  };
-  const own = {
-    name: reading.lens ?? "lens",
-    kind: "head",
-    method: "",
-    kl_from_baseline: found.kl_from_baseline,
-    quality: found.quality,
-    predicts: found.predicts,
-    adds: found.adds,
-    suppresses: found.suppresses,
-    explained: explainedBy(found.quality),
-    fidelity: found.quality.ablation ?? null,
-    is_weak: isWeakLens(found.quality),
-  };
-  return {
-    layer,
-    head,
-    model: reading.model,
-    position: reading.position,
-    tokens: reading.tokens,
-    direct: found.direct,
-    token: reading.prediction[0],
-    lenses: found.unembedded.length ? [raw, own] : [own],
-    attention: found.attends.length ? attention : null,
-    attends: found.attends,
-    entropy: null,
-  };
+export function fact(name, definition, value) {
+  return make("div", {}, make("dt", {}, term(name, definition)), make("dd", {}, value));
 }
 
-export function cardFacts(card) {
-  const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
-  const lens = card.lenses.find((each) => each.kl_from_baseline !== null);
+export function section(title, note, ...children) {
   return make(
-    "dl",
-    { class: "facts" },
-    lens
-      ? fact(`KL from the baseline (${lens.name})`, `${fixed(lens.kl_from_baseline)} nats`)
-      : null,
-    card.direct === null
-      ? null
-      : fact(
-          make(
-            "span",
-            {},
-            "direct effect on ",
-            make("span", { class: "token" }, dotted(card.token.text)),
-          ),
-          `${signed(card.direct)} logits`,
-        ),
-    card.entropy === null ? null : fact("attention entropy", `${fixed(card.entropy)} nats`),
+    "section",
+    { class: `face ${title.toLowerCase()}` },
+    make("h2", {}, title, make("small", {}, ` ${note}`)),
+    children,
   );
 }
 
-export function lensColumns(card) {
-  return make("div", { class: "lens-columns" }, card.lenses.map(lensColumn));
-}
-
-function lensColumn(lens) {
-  const isRaw = lens.name === "unembedding",
-    format = (value) => signed(value);
-  return make(
-    "section",
-    { class: `lens${lens.is_weak ? " weak" : ""}`, "data-lens": lens.name },
+// What the part does: its effect on the prediction, measured.
+export function doesSection(reading, { effect }) {
+  if (!effect) return null;
+  const token = dotted(reading.target.text),
+    other = reading.against ? dotted(reading.against.text) : "the mean logit",
+    by = replacedBy(reading),
+    later = effect.direct === null ? null : effect.on_token - effect.direct;
+  const inLogits = (value) => `${signed(value, 3)} logits`;
+  return section(
+    "Does",
+    "measured: the prediction with it and without it",
     make(
-      "header",
-      {},
-      make(
-        "h2",
-        {},
-        NAMES[lens.name] ?? lens.name,
-        lens.method && lens.method !== lens.name ? make("small", {}, ` ${lens.method}`) : null,
+      "dl",
+      { class: "facts" },
+      fact(
+        "effect",
+        `effect: KL of the prediction with the head from that with ${by}, in nats`,
+        `${fixed(effect.kl, 3)} nats`,
       ),
-      lensQuality(lens, isRaw),
+      fact(
+        `effect on ${token}`,
+        `fall of (logit of ${token} − ${other}) when the head is replaced by ${by}, in logits`,
+        inLogits(effect.on_token),
+      ),
+      later === null
+        ? null
+        : [
+            fact(
+              "direct",
+              `direct part of the effect on ${token}: what the head adds to the final state above ${by}, times the ` +
+                `direction of (logit of ${token} − ${other}), the final norm at the scale it has, in logits`,
+              inLogits(effect.direct),
+            ),
+            fact(
+              "through later layers",
+              "effect on the token minus its direct part: what later layers make of the head, in logits",
+              inLogits(later),
+            ),
+          ],
     ),
     make(
       "div",
       { class: "lens-tokens" },
-      tokenList(lens.adds, {
-        kind: "higher",
-        format,
-        title: isRaw ? "largest logits" : "more than the baseline (nats)",
-        level: "h3",
-      }),
-      tokenList(lens.suppresses, {
-        kind: "lower",
-        format,
-        title: isRaw ? "smallest logits" : "less than the baseline (nats)",
-        level: "h3",
-      }),
-      lens.predicts.length
-        ? tokenList(lens.predicts, {
-            format: (value) => percent(value),
-            title: "lens predicts",
-            level: "h3",
-          })
-        : null,
+      ...[
+        ["promotes", effect.promotes, "higher"],
+        ["suppresses", effect.suppresses, "lower"],
+      ].map(([name, tokens, kind]) =>
+        tokenList(tokens, {
+          kind,
+          format: (value) => signed(value, 3),
+          title: `${name} (change of log-probability, nats)`,
+        }),
+      ),
     ),
-  );
-}
-
-// A weak lens must look weak: its tokens are pale, and this line gives the reason.
-function lensQuality(lens, isRaw) {
-  if (isRaw) return make("p", { class: "lens-quality soft" }, "not truncated, not scored");
-  if (lens.explained === null) return make("p", { class: "lens-quality soft" }, "not scored");
-  return make(
-    "p",
-    { class: "lens-quality" },
-    make(
-      "span",
-      { class: "meter", "aria-hidden": "true" },
-      make("span", { style: { width: `${Math.max(0, Math.min(100, 100 * lens.explained))}%` } }),
-    ),
-    make("span", {}, `removes ${percent(lens.explained, 0)} of the KL`),
-    lens.fidelity === null ? null : make("span", {}, `fidelity ${signed(lens.fidelity)}`),
-    lens.is_weak ? make("b", { class: "badge" }, "weak lens") : null,
   );
 }
 

@@ -7,7 +7,10 @@ import { svgSurface, svgRoot } from "./drawing.js";
 import { labelStep } from "./number_format.js";
 import { showTooltip, hideTooltip } from "./tooltip.js";
 
+const ROWS = { attention: "attn", "feed-forward": "MLP", residual: "stream" }; // below the heads
+const SPACE = 7; // between the heads and those rows
 const LEFT = 26,
+  WIDE = 46,
   TOP = 20,
   GAP = 2,
   LARGEST = 34,
@@ -15,10 +18,11 @@ const LEFT = 26,
 
 let patterns = 0;
 
-// cells: {layer, head, value, label, isWeak}; head is null for the residual stream. The choice changes without a redraw.
+// cells: {layer, head, kind, value, label, isWeak}; a part that is no head has a kind, and a row below the heads. A cell
+// without a kind or head is the residual stream. The choice changes without a redraw.
 export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, title, tip = null }) {
   const layers = [...new Set(cells.map((cell) => cell.layer))];
-  const rows = [...new Set(cells.map((cell) => cell.head ?? 0))].sort((a, b) => a - b);
+  const rows = rowsOf(cells);
   const frame = make("div", { class: "heat-map" });
   const state = { cells, scale, chosen, focused: chosen ?? nameOf(cells[0]), rects: new Map() };
   const choose = (name) => {
@@ -28,18 +32,21 @@ export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, titl
 
   function draw() {
     const width = (frame.clientWidth || 640) - 8; // minus its padding
-    const size = Math.max(SMALLEST, Math.min(LARGEST, (width - LEFT) / layers.length));
+    const isStream = rows.length === 1 && typeof rows[0] === "string";
+    const left = rows.some((row) => typeof row === "string") && !isStream ? WIDE : LEFT;
+    const size = Math.max(SMALLEST, Math.min(LARGEST, (width - left) / layers.length));
     const high = Math.max(size, 18);
-    const svg = svgRoot(LEFT + size * layers.length, TOP + high * rows.length, title);
+    const top = (at) => TOP + at * high + (at && typeof rows[at] === "string" ? SPACE : 0);
+    const svg = svgRoot(left + size * layers.length, top(rows.length - 1) + high, title);
     svg.setAttribute("role", "grid");
     state.rects.clear();
-    axes(svg, { layers, rows, size, high, isStream: cells[0].head === null });
+    axes(svg, { layers, rows, size, high, left, top, isStream });
     for (const row of rows) {
       const line = svg.appendChild(makeSvg("g", { role: "row" }));
-      for (const cell of state.cells.filter((each) => (each.head ?? 0) === row)) {
+      for (const cell of state.cells.filter((each) => rowOf(each) === row)) {
         const rect = svgSurface(line).rect(
-          LEFT + layers.indexOf(cell.layer) * size,
-          TOP + rows.indexOf(row) * high,
+          left + layers.indexOf(cell.layer) * size,
+          top(rows.indexOf(row)),
           size - GAP,
           high - GAP,
           null,
@@ -72,21 +79,33 @@ export function heatMap({ cells, scale, chosen = null, onchoose = () => {}, titl
   return frame;
 }
 
-export function nameOf({ layer, head }) {
-  return head === null || head === undefined ? String(layer) : `${layer}.${head}`;
+export function nameOf({ layer, head, kind }) {
+  if (head !== null && head !== undefined) return `${layer}.${head}`;
+  return kind && kind !== "residual" ? `${layer}.${kind}` : String(layer);
 }
 
-function axes(svg, { layers, rows, size, high, isStream }) {
+function rowOf({ head, kind }) {
+  return head ?? kind ?? "residual";
+}
+
+// The heads, then the other parts.
+function rowsOf(cells) {
+  const found = new Set(cells.map(rowOf)),
+    heads = [...found].filter((row) => typeof row === "number");
+  return [...heads.sort((a, b) => a - b), ...Object.keys(ROWS).filter((row) => found.has(row))];
+}
+
+function axes(svg, { layers, rows, size, high, left, top, isStream }) {
   const group = svg.appendChild(makeSvg("g", { "aria-hidden": "true" })),
     surface = svgSurface(group);
   const step = labelStep(size, 22),
     soft = { size: 11, fill: themeColour("soft"), anchor: "middle" };
   layers.forEach((layer, at) => {
-    if (at % step === 0) surface.text(String(layer), LEFT + at * size + (size - GAP) / 2, 12, soft);
+    if (at % step === 0) surface.text(String(layer), left + at * size + (size - GAP) / 2, 12, soft);
   });
   if (isStream) return;
   rows.forEach((row, at) =>
-    surface.text(String(row), LEFT - 8, TOP + at * high + high / 2 + 3, { ...soft, anchor: "end" }),
+    surface.text(ROWS[row] ?? String(row), left - 8, top(at) + high / 2 + 3, { ...soft, anchor: "end" }),
   );
 }
 
@@ -140,11 +159,11 @@ function moveFocus(event, state, { layers, rows, choose }) {
   const cell = state.cells.find((each) => nameOf(each) === name),
     [across, down] = steps[event.key] ?? [0, 0];
   let column = layers.indexOf(cell.layer) + across,
-    row = rows.indexOf(cell.head ?? 0) + down;
+    row = rows.indexOf(rowOf(cell)) + down;
   if (event.key === "Home") column = 0;
   if (event.key === "End") column = layers.length - 1;
   const found = state.cells.find(
-    (each) => each.layer === layers[column] && (each.head ?? 0) === rows[row],
+    (each) => each.layer === layers[column] && rowOf(each) === rows[row],
   );
   if (!found) return;
   state.focused = nameOf(found);
@@ -171,24 +190,4 @@ function hatching(svg) {
     ),
   );
   return id;
-}
-
-// The colour bar.
-export function legend(scale, format, unit, { hasWeak = false } = {}) {
-  const stops = Array.from({ length: 9 }, (_, i) => scale.low + (i / 8) * (scale.high - scale.low));
-  const bar = make("span", {
-    class: "ramp",
-    style: { background: `linear-gradient(to right, ${stops.map(scale.colour).join()})` },
-  });
-  return make(
-    "div",
-    { class: "legend" },
-    make("span", { class: "number" }, format(scale.low)),
-    bar,
-    make("span", { class: "number" }, format(scale.high)),
-    make("span", {}, unit),
-    hasWeak
-      ? make("span", { class: "legend-weak" }, make("span", { class: "hatch" }), "weak lens")
-      : null,
-  );
 }

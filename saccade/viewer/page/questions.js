@@ -7,15 +7,14 @@ export function aboutText(state) {
 }
 
 export function readingQuestion(state) {
-  return { ...aboutText(state), position: Number(state.at), lens: state.lens };
+  const { at, lens, token, against, ablate } = state;
+  return { ...aboutText(state), position: Number(at), lens, token, against, ablate };
 }
 
 export function measureQuestion(state) {
-  const question = { ...readingQuestion(state), measure: state.measure };
-  if (["direct", "effect"].includes(state.measure))
-    Object.assign(question, { token: state.token, against: state.against });
-  if (state.measure === "effect") question.ablate = state.ablate;
-  if (state.measure === "mass") question.words = state.words;
+  const { at, lens, measure, words } = state,
+    question = { ...aboutText(state), position: Number(at), measure };
+  if (measure === "mass") Object.assign(question, { words, lens });
   return question;
 }
 
@@ -23,11 +22,25 @@ export function headQuestion(state, { layer, head }) {
   return { ...aboutText(state), position: Number(state.at), layer, head };
 }
 
-// "29.0" -> {layer: 29, head: 0}; "29" -> the residual stream; anything else -> null.
+// "29.0" -> {layer: 29, head: 0}; "29.feed-forward" -> that part; "29" -> the residual stream; anything else -> null.
 export function headNamed(name) {
-  const found = /^(\d+)(?:\.(\d+))?$/.exec(name);
-  return (
-    found && { layer: Number(found[1]), head: found[2] === undefined ? null : Number(found[2]) }
+  const found = /^(\d+)(?:\.(\d+|attention|feed-forward))?$/.exec(name);
+  if (!found) return null;
+  const layer = Number(found[1]),
+    head = Number(found[2] ?? NaN);
+  return Number.isNaN(head)
+    ? { layer, head: null, kind: found[2] ?? "residual" }
+    : { layer, head, kind: "head" };
+}
+
+// All parts of a reading: heads, then attention layers, MLPs and residual streams.
+export function partsOf(reading) {
+  return [...reading.heads, ...reading.others];
+}
+
+export function partNamed(reading, { layer, head, kind }) {
+  return partsOf(reading).find(
+    (each) => each.layer === layer && each.head === head && each.kind === (kind ?? "head"),
   );
 }
 
@@ -43,4 +56,8 @@ const WEAK = 0.02; // as on the command line
 export function isWeakLens(quality) {
   const explained = explainedBy(quality);
   return explained !== null && explained < WEAK;
+}
+
+export function hasWeakLens({ lens }) {
+  return lens !== null && isWeakLens(lens.quality);
 }

@@ -1,16 +1,17 @@
-// One head: its prediction through each lens, its attention, its roles.
+// One head, or another part of the model: what it does, what it knows, where it looks, its roles.
 
 import { dotted, make, panel } from "./dom.js";
 import { request, hasAnswer, isOffline } from "./api.js";
 import { arcs } from "./arcs.js";
-import { percent } from "./number_format.js";
-import { cardFacts, cardFromReading, lensColumns, rolesPanel } from "./head_card.js";
+import { fixed, percent } from "./number_format.js";
+import { doesSection, fact, rolesPanel } from "./head_card.js";
+import { cardFromReading, knowsSection } from "./lens_columns.js";
 import { mapPanel } from "./map_panel.js";
 import { titleOf } from "./measures.js";
 import { nameOf } from "./heat_map.js";
 import { matrix } from "./matrix.js";
 import { asyncView } from "./async_view.js";
-import { aboutText, headNamed, headQuestion, readingQuestion } from "./questions.js";
+import { aboutText, headNamed, headQuestion, partNamed, partsOf, readingQuestion } from "./questions.js";
 import { getState, setState } from "./state.js";
 import { rankedView, textView } from "./screen_prompt.js";
 import { tokenList } from "./token_list.js";
@@ -44,9 +45,9 @@ function explained() {
   return make(
     "p",
     { class: "note" },
-    "The map shows the KL of each head's lens from the baseline lens, which ignores the activation and always " +
-      "gives the mean prediction. The lists have the tokens that the lens predicts more than the baseline, and " +
-      "those that it predicts less. The arrow keys move over the map.",
+    "The map is coloured by what each head does: how far the prediction changes when the head's activation is " +
+      "replaced. What its activation knows is the prediction of a lens, fitted to it; the baseline lens ignores the " +
+      "activation. The arrow keys move over the map, and the underlined words explain themselves.",
   );
 }
 
@@ -56,37 +57,39 @@ async function update(state, { strip, map, card, attention, roles, ranked }) {
   const question = readingQuestion(state);
   const reading = await request("reading", question).catch(() => null);
   if (!reading || getState().head !== state.head || getState().text !== state.text) return; // outdated
-  const site = siteIn(reading, state.head);
-  map.update(state, nameOf(site));
+  const part = partIn(reading, state.head);
+  map.update(state, nameOf(part));
   ranked?.update(state);
-  const key = JSON.stringify([question, site]);
-  card.fill(key, async () => drawCard(await cardOf(state, question, site)));
-  if (site.head === null) {
+  const key = JSON.stringify([question, nameOf(part)]);
+  card.fill(key, async () => drawCard(reading, part, await cardOf(state, reading, part)));
+  if (part.head === null) {
     attention.clear();
     roles.clear();
     return;
   }
-  attention.fill(key, async () => attentionPanel(state, await cardOf(state, question, site)));
-  if (hasAnswer("roles", {})) roles.fill(nameOf(site), () => rolesPanel(site));
+  attention.fill(key, async () => attentionPanel(state, await cardOf(state, reading, part)));
+  if (hasAnswer("roles", {})) roles.fill(nameOf(part), () => rolesPanel(part));
 }
 
-// The head in the link; by default the one with the largest KL from the baseline.
-function siteIn(reading, name) {
-  const named = headNamed(name),
-    isHere = (head) => head.layer === named?.layer && head.head === named?.head;
-  const most = (best, head) => (head.kl_from_baseline > best.kl_from_baseline ? head : best);
-  const { layer, head } = reading.heads.find(isHere) ?? reading.heads.reduce(most);
-  return { layer, head };
+// The part in the link; by default the head with the largest effect, or KL from the baseline.
+function partIn(reading, name) {
+  const named = headNamed(name);
+  const size = ({ effect, lens }) => (effect ? effect.kl : (lens?.kl_from_baseline ?? -1));
+  const heads = reading.heads.length ? reading.heads : partsOf(reading);
+  return (
+    (named && partNamed(reading, named)) ??
+    heads.reduce((best, head) => (size(head) > size(best) ? head : best))
+  );
 }
 
 // Without an answer of its own, a card can be drawn from the reading.
-async function cardOf(state, question, site) {
-  const cardQuestion = headQuestion(state, site);
-  if (hasAnswer("head", cardQuestion) && site.head !== null) return request("head", cardQuestion);
-  return cardFromReading(await request("reading", question), site);
+async function cardOf(state, reading, part) {
+  const cardQuestion = headQuestion(state, part);
+  if (hasAnswer("head", cardQuestion) && part.head !== null) return request("head", cardQuestion);
+  return cardFromReading(reading, part);
 }
 
-function drawCard(card) {
+function drawCard(reading, part, card) {
   const act = () =>
     setState(
       {
@@ -107,7 +110,7 @@ function drawCard(card) {
     make(
       "div",
       { class: "panel-head" },
-      make("h1", {}, titleOf(card)),
+      make("h1", {}, titleOf(part)),
       isOffline()
         ? null
         : make(
@@ -129,17 +132,17 @@ function drawCard(card) {
       "after ",
       make("span", { class: "token" }, dotted(card.tokens[card.position])),
       ` (token ${card.position})`,
-      card.model ? `, read by ${card.model}` : "",
+      isOffline() ? `, read by ${reading.model}` : "",
     ),
-    cardFacts(card),
-    lensColumns(card),
+    doesSection(reading, part),
+    knowsSection(card, part.kind === "head" || part.kind === "residual"),
   );
 }
 
 function attentionPanel(state, card) {
   if (!card.attention)
     return panel(
-      "Attention",
+      "Looks",
       make("p", { class: "note" }, "This model does not return its attention weights."),
     );
   const choose = (at) => setState({ at: at === card.tokens.length - 1 ? "-1" : String(at) });
@@ -169,7 +172,18 @@ function attentionPanel(state, card) {
   box.addEventListener("toggle", fill);
   if (card.tokens.length <= 64 && hasAnswer("attention", question)) box.open = true;
   return panel(
-    "Attention",
+    "Looks",
+    card.entropy === null
+      ? null
+      : make(
+          "dl",
+          { class: "facts" },
+          fact(
+            "attention entropy",
+            "entropy of the attention weights: 0 for one token, log n for n equal weights, in nats",
+            `${fixed(card.entropy)} nats`,
+          ),
+        ),
     arcs({
       tokens: card.tokens,
       row: card.attention,

@@ -2,17 +2,16 @@
 
 import { dotted, make, panel } from "./dom.js";
 import { request } from "./api.js";
-import { percent } from "./number_format.js";
+import { predictedTokens } from "./chosen_tokens.js";
 import { mapValues, mapKey, mapPanel } from "./map_panel.js";
-import { formatOf, titleOf } from "./measures.js";
+import { formatOf, shownTokens, titleOf } from "./measures.js";
 import { nameOf } from "./heat_map.js";
 import { empty, asyncView } from "./async_view.js";
 import { promptBox } from "./prompt_box.js";
-import { aboutText, isWeakLens, readingQuestion } from "./questions.js";
+import { aboutText, hasWeakLens, readingQuestion } from "./questions.js";
 import { setState } from "./state.js";
 import { getStatus, isReady } from "./status.js";
 import { tokenStrip } from "./token_strip.js";
-import { tokenList } from "./token_list.js";
 
 const RANKED = 14;
 let hasBegun = false;
@@ -63,9 +62,11 @@ export function textView() {
       node.append(empty("Type a text to read every head."));
       return;
     }
-    node.fill(JSON.stringify([aboutText(state), state.at, state.lens]), async () => {
+    node.querySelector(".predicted-tokens")?.update(state);
+    node.fill(JSON.stringify([aboutText(state), state.at, state.lens, state.ablate]), async () => {
       // The reading comes first, because the map waits for it; the strip can do without predictions.
-      const reading = await request("reading", readingQuestion(state));
+      const question = readingQuestion({ ...state, token: "", against: "" });
+      const reading = await request("reading", question);
       const predictions = await request("predictions", aboutText(state)).catch(() => null);
       const choose = (at) => setState({ at: at === reading.tokens.length - 1 ? "-1" : String(at) });
       return make(
@@ -77,12 +78,7 @@ export function textView() {
           chosen: reading.position,
           onchoose: choose,
         }),
-        tokenList(reading.prediction.slice(0, 6), {
-          title: `After “${dotted(reading.tokens[reading.position])}” the model predicts`,
-          format: (value) => percent(value),
-          most: 1,
-          level: "h2",
-        }),
+        predictedTokens(reading),
       );
     });
   };
@@ -95,22 +91,22 @@ export function rankedView() {
   node.update = (state) =>
     node.fill(mapKey(state), async () => {
       const both = await mapValues(state).catch(() => null); // the map shows the error
-      return both && rankedHeads(state, both.reading, both.found);
+      return both && rankedHeads(both.reading, both.found);
     });
   return node;
 }
 
-function rankedHeads(state, reading, found) {
-  const format = formatOf(state, found),
+function rankedHeads(reading, found) {
+  const format = formatOf(found),
     value = (head) => found.values.get(nameOf(head)) ?? null;
-  const order = reading.heads
+  const order = (reading.heads.length ? reading.heads : reading.others)
     .filter((head) => value(head) !== null)
     .sort((a, b) => Math.abs(value(b)) - Math.abs(value(a)))
     .slice(0, RANKED);
   const rows = order.map((head) =>
     make(
       "li",
-      { class: isWeakLens(head.quality) ? "weak" : "" },
+      { class: found.measure === "lens" && hasWeakLens(head) ? "weak" : "" },
       make(
         "button",
         {
@@ -123,7 +119,9 @@ function rankedHeads(state, reading, found) {
         make(
           "span",
           { class: "top-tokens" },
-          head.adds.slice(0, 5).map((token) => make("span", { class: "token" }, dotted(token.text))),
+          shownTokens(head, found.measure)
+            .tokens.slice(0, 5)
+            .map((token) => make("span", { class: "token" }, dotted(token.text))),
         ),
         make("span", { class: "number" }, format(value(head))),
       ),

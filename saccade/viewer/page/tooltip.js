@@ -19,6 +19,22 @@ export function hideTooltip() {
   if (card) card.hidden = true;
 }
 
+// A word with a definition: shown when it is pointed at, focused or tapped.
+export function term(name, definition) {
+  const node = make(
+    "button",
+    { type: "button", class: "term", "aria-label": `${name}: ${definition}` },
+    name,
+  );
+  const show = () => {
+    const { left, bottom } = node.getBoundingClientRect();
+    showTooltip([make("p", {}, definition)], left - 14, bottom - 8);
+  };
+  for (const event of ["pointerenter", "focus", "click"]) node.addEventListener(event, show);
+  for (const event of ["pointerleave", "blur"]) node.addEventListener(event, hideTooltip);
+  return node;
+}
+
 addEventListener("scroll", hideTooltip, { passive: true, capture: true });
 addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTooltip();

@@ -189,11 +189,16 @@ def test_a_copy_runs_through_the_layers_after_its_change_only(llama, ids):
     assert widths == [N_TOKENS + 1]  # the prompt, and the copy that changes nothing
 
 
+def hooks_of(model: LanguageModel) -> list[int]:
+    return [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.hf.modules()]
+
+
 def test_nothing_is_left_behind(llama, ids):
-    before = dict(AttentionInterface._global_mapping)
+    before, hooks = dict(AttentionInterface._global_mapping), hooks_of(llama)
     run_copies(llama, ids, some_changes(llama), attention=True)
+    run_copies(llama, ids, some_changes(llama), method="batch")
     assert before == AttentionInterface._global_mapping
-    assert not any(m._forward_pre_hooks or m._forward_hooks for m in llama.hf.modules())
+    assert hooks == hooks_of(llama)
 
 
 def test_a_pass_that_changes_the_unchanged_copy_is_not_used(llama, ids, monkeypatch):

@@ -33,6 +33,7 @@ from saccade.interp.lenses.lens import (
 )
 from saccade.interp.lenses.lens_set import load_lenses
 from saccade.interp.lenses.residual_lenses import LogitLens
+from saccade.interp.readings.reader import read
 from saccade.store.atomic import cache_dir
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "own-lens.md"
@@ -193,7 +194,9 @@ def test_it_is_read_with_evaluated_saved_and_loaded(stories, story_file, ridge, 
     assert loaded.provenance == lenses.provenance and set(loaded.quality_of(0, 0)) == {"kl", "gain"}
     assert not any(p.requires_grad for each in lenses.by_layer.values() for p in each.parameters())
     text = "One day, Lily saw a big"
-    assert loaded.read(text).to_json() == lenses.read(text).to_json()
+    assert read(stories, text, lenses=loaded, effects=False).to_json() == (
+        read(stories, text, lenses=lenses, effects=False).to_json()
+    )
     evaluation = evaluate_lenses(loaded, unseen, max_positions=64, baselines=[])
     assert evaluation.lenses.kind == "ridge" and len(evaluation.lenses.sites) == 40
     assert evaluation.lenses.means["gain"] > 0.1  # over the baseline lens, on text not seen

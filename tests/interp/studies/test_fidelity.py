@@ -14,6 +14,7 @@ from saccade.interp.lenses.jacobian_lens import fit_jacobian
 from saccade.interp.lenses.lens_set import add_quality, load_lenses
 from saccade.interp.lenses.residual_lenses import baseline_lenses
 from saccade.interp.lenses.top_tokens import plain
+from saccade.interp.readings.reader import read
 from saccade.interp.studies.fidelity.comparison import compare_kinds
 from saccade.interp.studies.fidelity.config import FidelityConfig
 from saccade.interp.studies.fidelity.measure import measure_fidelity
@@ -130,13 +131,14 @@ def test_metrics_do_not_overwrite_lenses_that_were_fitted_meanwhile(
 def test_a_reading_shows_the_fidelity_of_each_lens(story_lenses, fidelity, stories, tmp_path):
     story_lenses.save(path := tmp_path / "lens")
     add_quality(path, load_lenses(path, stories), fidelity.quality())
-    reading = load_lenses(path, stories).read("Once upon a time")
-    known = reading.at(4, 5)
+    reading = read(stories, "Once upon a time", lenses=load_lenses(path, stories), effects=False)
+    known = reading.at(4, 5).lens
     assert known.fidelity == pytest.approx(fidelity.heads[-1].ablation.value, abs=1e-5)
-    assert reading.at(0, 0).fidelity is None
-    assert f"fidelity {known.fidelity:+.2f}" in reading.to_table(heads=99)
+    assert reading.at(0, 0).lens.fidelity is None
+    assert f"fidelity {known.fidelity:+.2f}" in reading.to_table(by="lens", heads=99)
     assert f'"ablation":{plain(known.fidelity)}' in reading.to_html()
-    assert "fidelity" not in story_lenses.read("Once upon a time").to_table(heads=99)
+    other = read(stories, "Once upon a time", lenses=story_lenses, effects=False)
+    assert "fidelity" not in other.to_table(by="lens", heads=99)
 
 
 def test_without_directions_the_basis_is_left_out(story_lenses, unseen):

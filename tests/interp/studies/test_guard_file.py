@@ -158,7 +158,7 @@ def test_a_prompt_over_which_heads_are_not_finite_gets_no_verdict(guard, stories
         output[:, 3] = number
         return output
 
-    for ask in (Guard.judge, Guard.scores):
+    for ask in (Guard.verdicts, Guard.scores):
         with layer.attention.v_proj.register_forward_hook(spoil), pytest.raises(ModelError):
             ask(guard, [f"{ORDINARY[0]} {ATTACK}"])
     # Nor where only the activations of heads are not finite.

@@ -68,8 +68,11 @@ def test_a_reading_is_drawn_in_a_notebook(open_notebook, view_config, text):
     from saccade.interp.readings.reading_table import dotted
 
     def read():
+        from saccade.interp.readings.reader import read as read_text
+
         model = saccade.open_model(view_config.model)
-        return saccade.load_lenses(view_config.lenses[0], model).read(text, unembedding=True)
+        lenses = saccade.load_lenses(view_config.lenses[0], model)
+        return read_text(model, text, lenses=lenses, unembedding=True)
 
     with ThreadPoolExecutor(1) as apart:
         reading = apart.submit(read).result()
@@ -80,4 +83,4 @@ def test_a_reading_is_drawn_in_a_notebook(open_notebook, view_config, text):
     shown = frame.locator(
         "main .lens[data-lens=lens] .token-list.higher .token"
     ).all_text_contents()
-    assert shown == [dotted(token.text) for token in head.adds]
+    assert shown == [dotted(token.text) for token in head.lens.adds]

@@ -168,13 +168,23 @@ def long_reading() -> dict[str, object]:
         {
             "layer": layer,
             "head": head,
-            "kl_from_baseline": abs(math.sin(layer * 9 + head)),
-            "direct": math.cos(layer + head),
-            "quality": {"kl": 3.0, "gain": layer / 30},
-            "predicts": likely,
-            "adds": likely,
-            "suppresses": likely,
-            "unembedded": likely,
+            "kind": "head",
+            "effect": {
+                "kl": abs(math.sin(layer * 9 + head)),
+                "on_token": math.cos(layer + head),
+                "direct": math.cos(layer - head),
+                "promotes": likely,
+                "suppresses": likely,
+                "lens_agreement": 0.5,
+            },
+            "lens": {
+                "kl_from_baseline": abs(math.sin(layer * 9 + head)),
+                "quality": {"kl": 3.0, "gain": layer / 30},
+                "predicts": likely,
+                "adds": likely,
+                "suppresses": likely,
+            },
+            "unembedded": [],
             "attends": [{"position": 0, "text": " w0", "weight": 1.0}],
         }
         for layer in range(N_LAYERS)
@@ -182,7 +192,8 @@ def long_reading() -> dict[str, object]:
     ]
     tokens = [f" w{i % 97}" for i in range(N_TOKENS)]
     about = {"model": "long", "text": "long", "tokens": tokens, "position": N_TOKENS - 1}
-    return {**about, "prediction": likely, "heads": heads, "lens": "first"}
+    target = {"target": likely[0], "against": None, "replaced_by": "mean"}
+    return {**about, **target, "prediction": likely, "heads": heads, "others": [], "lens": "first"}
 
 
 def long_positions(question) -> dict[str, object]:

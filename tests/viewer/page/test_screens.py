@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-HEADS = {"lens", "gain", "direct", "entropy"}
+HEADS = {"lens", "gain", "effect", "token", "direct", "entropy"}
 
 
 def dotted(text: str) -> str:
@@ -26,6 +26,16 @@ def rows_of(map_json) -> dict[str, float]:
         for row in map_json["rows"]
         for head, value in enumerate(row["values"])
     }
+
+
+def names_of(reading) -> list[str]:
+    """The names on the map of heads, attention layers and MLPs."""
+    parts = [*reading["heads"], *reading["others"]]
+    return [
+        f"{p['layer']}.{p['kind'] if p['head'] is None else p['head']}"
+        for p in parts
+        if p["kind"] != "residual"
+    ]
 
 
 def values_on(page) -> dict[str, float]:
@@ -52,11 +62,11 @@ def test_the_prompt_screen_shows_what_the_command_line_prints(new_page, viewed, 
     ]
     shown = texts(page, "main .text-and-next .token-list .token")
     assert shown == [dotted(token["text"]) for token in reading["prediction"][:6]]
-    assert page.locator("main .heat-map [role=gridcell]").count() == len(reading["heads"])
-    ranked = sorted(reading["heads"], key=lambda head: -head["kl_from_baseline"])[:14]
+    assert page.locator("main .heat-map [role=gridcell]").count() == len(names_of(reading))
+    ranked = sorted(reading["heads"], key=lambda head: -head["effect"]["kl"])[:14]
     assert texts(page, "main .ranking .name") == [f"{h['layer']}.{h['head']}" for h in ranked]
     assert texts(page, "main .ranking li:first-child .token") == [
-        dotted(token["text"]) for token in ranked[0]["adds"][:5]
+        dotted(token["text"]) for token in ranked[0]["effect"]["promotes"][:5]
     ]
 
 
@@ -66,30 +76,37 @@ def test_the_map_is_of_the_reading_that_the_read_command_prints(
     from saccade.cli.main import main
 
     given = ["--model", view_config.model, "--lens", view_config.lenses[0]]
-    assert main(["read", text, *given, "--all", "--unembedding", "--json"]) == 0
+    assert main(["read", text, *given, "--all", "--mlp", "--json"]) == 0
     reading = json.loads(capsys.readouterr().out)
     page = new_page(viewed.link(text=text))
-    wanted = {
-        f"{head['layer']}.{head['head']}": head["kl_from_baseline"] for head in reading["heads"]
-    }
-    assert values_on(page) == pytest.approx(wanted, abs=0.0051)
+    parts = [*reading["heads"], *reading["others"]]
+    wanted = dict(zip(names_of(reading), (p["effect"]["kl"] for p in parts), strict=True))
+    assert values_on(page) == pytest.approx(wanted, abs=0.00051)
 
 
 @pytest.mark.parametrize("measure", sorted(HEADS))
 def test_the_map_has_the_values_of_the_measure(new_page, viewed, text, measure):
     page = new_page(viewed.link(text=text, measure=measure))
     wanted = rows_of(viewed.print_route("measure", text=text, measure=measure))
-    assert values_on(page) == pytest.approx(wanted, abs=0.011 if measure == "gain" else 0.0051)
+    found = values_on(page)
+    heads = {name: value for name, value in found.items() if name in wanted}
+    assert heads == pytest.approx(wanted, abs=0.011 if measure == "gain" else 0.0051)
+    has_layers = len(found) > len(wanted)
+    assert has_layers == (measure in ("effect", "token", "direct"))
 
 
-def test_the_effect_of_ablation_and_the_mass_on_words_can_be_chosen(
+def test_the_replacement_and_the_mass_on_words_can_be_chosen(
     new_page, viewed, text, wait_until_settled, until
 ):
     page = new_page(viewed.link(text=text))
-    page.get_by_label("measure", exact=True).select_option("effect")
+    mean = values_on(page)
+    page.get_by_label("replaced by", exact=True).select_option("zero")
+    until(page, "() => location.hash.includes('ablate=zero')")
     wait_until_settled(page)
-    wanted = rows_of(viewed.print_route("measure", text=text, measure="effect"))
-    assert values_on(page) == pytest.approx(wanted, abs=0.0051)
+    wanted = rows_of(viewed.print_route("measure", text=text, measure="effect", ablate="zero"))
+    zero = values_on(page)
+    assert {name: zero[name] for name in wanted} == pytest.approx(wanted, abs=0.00051)
+    assert zero != mean
     page.get_by_label("measure", exact=True).select_option("mass")
     page.get_by_label("words", exact=True).fill("Lily, Tim")
     page.get_by_label("words", exact=True).press("Enter")
@@ -97,6 +114,41 @@ def test_the_effect_of_ablation_and_the_mass_on_words_can_be_chosen(
     wait_until_settled(page)
     answer = viewed.print_route("measure", text=text, measure="mass", words="Lily, Tim")
     assert values_on(page) == pytest.approx(rows_of(answer), abs=0.00006)
+
+
+def test_a_click_on_a_predicted_token_shows_who_promotes_it_and_a_second_sets_the_contrast(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(text=text))
+    plain = values_on(page)
+    found = viewed.print_route("reading", text=text)["prediction"]
+    first, second = (f"#{found[at]['id']}" for at in (1, 3))
+    buttons = page.locator("main .predicted-tokens li > button")
+
+    def shown(**asked: str) -> None:
+        wait_until_settled(page)
+        parts = viewed.print_route("reading", text=text, **asked)
+        every = [*parts["heads"], *parts["others"]]
+        wanted = dict(zip(names_of(parts), (p["effect"]["on_token"] for p in every), strict=True))
+        assert values_on(page) == pytest.approx(wanted, abs=0.00051)
+        top = max(parts["heads"], key=lambda head: abs(head["effect"]["on_token"]))
+        name = f"{top['layer']}.{top['head']}"
+        assert texts(page, "main .ranking .name")[0] == name
+
+    buttons.nth(1).click()
+    until(page, "() => location.hash.includes('measure=token')")
+    shown(token=first)
+    assert buttons.nth(1).get_attribute("aria-pressed") == "true"
+    buttons.nth(3).focus()
+    page.keyboard.press("Enter")  # the keyboard alone reaches them
+    until(page, "() => location.hash.includes('against=')")
+    shown(token=first, against=second)
+    assert dotted(found[3]["text"]) in page.inner_text("main .predicted-tokens .note")
+    buttons.nth(0).click()
+    until(page, "() => !location.hash.includes('token')")
+    wait_until_settled(page)
+    assert values_on(page) == plain
+    assert page.locator("main .predicted-tokens [aria-pressed=true]").count() == 0
 
 
 def test_another_token_can_be_read(new_page, viewed, text, wait_until_settled, until):
@@ -117,6 +169,12 @@ def test_a_click_on_a_head_opens_its_card(new_page, viewed, text, wait_until_set
     wait_until_settled(page)
     card = viewed.print_route("head", text=text, layer=3, head=5)
     assert page.locator("h1").inner_text() == "Layer 3, head 5"
+    reading = viewed.print_route("reading", text=text)
+    (own,) = [h for h in reading["heads"] if (h["layer"], h["head"]) == (3, 5)]
+    for kind, name in (("higher", "promotes"), ("lower", "suppresses")):
+        shown = texts(page, f"main .does .token-list.{kind} .token")
+        assert shown == [dotted(token["text"]) for token in own["effect"][name]]
+    assert f"{own['effect']['kl']:.3f} nats" in page.inner_text("main .does .facts")
     for lens in card["lenses"]:
         column = f"main .lens[data-lens='{lens['name']}']"
         for kind, name in (("higher", "adds"), ("lower", "suppresses")):

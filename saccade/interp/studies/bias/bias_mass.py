@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.interp.heads.capture import capture, run_base
+from saccade.interp.heads.prompt_batches import prompt_batches
 from saccade.interp.lenses.lens import activation_at, needs_residual
 from saccade.interp.studies.bias.bias_words import WordTokens
-from saccade.interp.studies.prompts import prompt_batches
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saccade.errors import UsageError, suggest
-from saccade.interp.effects.target import behind_a_space
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -191,6 +190,9 @@ def tokens_of(model: LanguageModel, words: Sequence[str]) -> WordTokens:
         )
     if twice := sorted({word for word in words if words.count(word) > 1}):
         raise UsageError(f"the word {twice[0]!r} is listed twice", hint="remove one of them")
+    # Here, because the viewer lists words before torch is imported.
+    from saccade.interp.effects.target import behind_a_space
+
     return WordTokens(tuple(words), tuple(behind_a_space(model, word) for word in words))
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from saccade.errors import UsageError
 from saccade.interp.heads.intervene import Ablate, intervene, mean_z
+from saccade.interp.heads.prompt_batches import encode_prompts
 from saccade.interp.studies.bias.bias_mass import Asked, ask, baseline_mass, lens_mass, model_mass
 from saccade.interp.studies.bias.bias_words import PromptPairs, WordTokens, refuse_shared, tokens_of
 from saccade.interp.studies.bias.report import (
@@ -27,7 +28,6 @@ from saccade.interp.studies.bias.report import (
     clearest_first,
     intervals,
 )
-from saccade.interp.studies.prompts import encode_prompts
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses

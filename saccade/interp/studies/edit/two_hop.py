@@ -16,6 +16,7 @@ from torch import Tensor
 from saccade.errors import UsageError
 from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.capture import capture
+from saccade.interp.heads.prompt_batches import encode_prompts, prompt_batches
 from saccade.interp.studies.edit.injection import (
     Form,
     Injection,
@@ -25,7 +26,7 @@ from saccade.interp.studies.edit.injection import (
     memory_tokens,
 )
 from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
-from saccade.interp.studies.prompts import PromptEnds, encode_prompts, last_token_of, prompt_batches
+from saccade.interp.studies.prompts import PromptEnds, last_token_of
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

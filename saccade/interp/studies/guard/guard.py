@@ -22,9 +22,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import LensError
+from saccade.interp.heads.prompt_batches import encode_prompts, prompt_rows
 from saccade.interp.lenses.top_tokens import TokenValue, lens_prediction
 from saccade.interp.studies.guard.features import Discriminant, Points, Readout
-from saccade.interp.studies.prompts import encode_prompts, prompt_rows
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses

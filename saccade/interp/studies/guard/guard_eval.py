@@ -16,10 +16,10 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
+from saccade.interp.heads.prompt_batches import encode_prompts, prompt_rows
 from saccade.interp.studies.guard.guard import Guard
 from saccade.interp.studies.guard.guard_fit import splice_requests
 from saccade.interp.studies.guard.guard_prompts import Part, paired_prompts
-from saccade.interp.studies.prompts import encode_prompts, prompt_rows
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import UsageError
+from saccade.interp.heads.prompt_batches import encode_prompts, prompt_rows
 from saccade.interp.studies.guard.features import Discriminant, HeadSums, Readout
 from saccade.interp.studies.guard.guard import Guard, threshold_for
-from saccade.interp.studies.prompts import encode_prompts, prompt_rows
 
 if TYPE_CHECKING:
     from saccade.interp.lenses.lens_set import Lenses

@@ -5,7 +5,7 @@ import torch
 
 from saccade.errors import UsageError
 from saccade.interp.heads.capture import capture
-from saccade.interp.studies.prompts import encode_prompts, prompt_batches
+from saccade.interp.heads.prompt_batches import encode_prompts, prompt_batches
 
 PROMPTS = ["One day, Lily", "Tom", "The cat saw a big red ball in the park", "She was happy"]
 
