@@ -38,12 +38,12 @@ import torch
 from torch import Tensor
 
 import saccade
-from saccade.interp.effects import onednn
 from saccade.interp.effects.attribution import attribute, with_exact_end
 from saccade.interp.effects.effects import EVERY_KIND, measure_effects
 from saccade.interp.effects.positions import HeadAt, position_effects
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.effects.target import Target, find_target
+from saccade.interp.heads import onednn
 from saccade.interp.heads.model import LanguageModel
 from saccade.interp.heads.taps import HeadLayer
 from saccade.interp.readings.generation import generate

@@ -30,7 +30,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.interp.effects.copies import run_copies
-from saccade.interp.effects.onednn import fast_products
 from saccade.interp.effects.parts import HeadsValue
 from saccade.interp.effects.positions import (
     HeadAt,
@@ -41,6 +40,7 @@ from saccade.interp.effects.positions import (
 )
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.capture import Readable, run_base
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.heads.taps import HeadLayer
 
 if TYPE_CHECKING:

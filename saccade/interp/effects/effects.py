@@ -21,10 +21,10 @@ from torch import Tensor
 
 from saccade.interp.effects.copies import run_copies
 from saccade.interp.effects.joined_pass import CopyRun, Method
-from saccade.interp.effects.onednn import fast_products
 from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue
 from saccade.interp.effects.target import LOGIT_ROWS, Target
 from saccade.interp.heads.capture import head_outputs
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.top_tokens import TokenValue, TopTokens, largest, token_rows
 
 if TYPE_CHECKING:

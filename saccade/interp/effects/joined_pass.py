@@ -25,10 +25,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache
 
-from saccade.interp.effects.onednn import fast_products
 from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue, besides_attention
 from saccade.interp.heads.attention_weights import NEGATIVE, record_attention
 from saccade.interp.heads.capture import Captured, Readable, agree, run_base
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.heads.rerun import all_blocks
 from saccade.interp.heads.taps import HeadLayer
 

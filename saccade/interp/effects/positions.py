@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import UsageError
-from saccade.interp.effects.onednn import fast_products
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.capture import Readable, agree, run_base, run_through
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.heads.rerun import all_blocks
 from saccade.interp.heads.taps import HeadLayer
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.interp.effects.onednn import fast_products
+from saccade.interp.heads.onednn import fast_products
 
 if TYPE_CHECKING:
     from saccade.interp.effects.joined_pass import CopyRun

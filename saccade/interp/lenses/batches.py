@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.interp.heads.capture import capture
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.corpus import HELD_OUT_EVERY, Corpus
 from saccade.interp.lenses.self_text import sample_batch, sampling_fingerprint
 from saccade.interp.lenses.statistics import POSITION_EVERY
@@ -155,7 +156,8 @@ class SelfBatches:
         )
         held_out = self.held_out_rows()[start : start + self.rows]
         positions = kept_positions(self.model, ids)
-        captured = capture(self.model, ids, positions=positions)
+        with fast_products():
+            captured = capture(self.model, ids, positions=positions)
         return Batch(ids, positions, captured.z, captured.final, held_out)
 
 

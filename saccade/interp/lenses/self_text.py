@@ -25,6 +25,7 @@ from saccade.errors import ModelError, UsageError
 from saccade.interp.heads.capture import run_base
 from saccade.interp.heads.chat import has_chat_template
 from saccade.interp.heads.model import LanguageModel
+from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.corpus import Corpus
 from saccade.store.fingerprint import fingerprint_text
 
@@ -34,7 +35,7 @@ WINDOW = 96
 # model's distribution is noise, and one draw from it derails the text that follows.
 TOP_P = 0.95
 # Tokens among which a nucleus is looked for first; sorting a whole vocabulary takes far longer.
-_LIKELY = 1024
+_LIKELY = 256
 
 
 def sample_batches(
@@ -168,13 +169,15 @@ def sample_batch(
 def _next_logits(
     model: LanguageModel, ids: Int[Tensor, "batch pos"], past: DynamicCache
 ) -> Float[Tensor, "batch d_vocab"]:
-    final = run_base(model.hf, ids, cache=past)[:, -1]
+    with fast_products():
+        final = run_base(model.hf, ids, cache=past)[:, -1]
+        logits = model.unembedding.logits(final).float()
     if not bool(final.isfinite().all()):
         raise ModelError(
             f"{model.name} gives values that are not finite for the text it writes",
             hint="open it with another dtype, such as float32 or bfloat16",
         )
-    return model.unembedding.logits(final).float()
+    return logits
 
 
 def draw(
@@ -200,11 +203,22 @@ def draw(
     p = logits.softmax(dim=-1)
     if top_p >= 1:
         return _passed(p, uniform)
-    likely, tokens = p.topk(min(_LIKELY, p.shape[-1]), dim=-1)  # [batch, likely]
-    if bool((likely.sum(-1) < top_p).any()):
-        likely, tokens = p.sort(dim=-1, descending=True)
-    before = likely.cumsum(dim=-1) - likely
-    return tokens.gather(1, _passed(likely * (before < top_p), uniform)[:, None])[:, 0]
+    likely = p.topk(min(_LIKELY, p.shape[-1]), dim=-1)
+    token = _of_nucleus(likely.values, likely.indices, uniform, top_p)
+    if (wide := likely.values.sum(-1) < top_p).any():  # sorting costs a row ten times as much
+        ordered = p[wide].sort(dim=-1, descending=True)
+        token[wide] = _of_nucleus(ordered.values, ordered.indices, uniform[wide], top_p)
+    return token
+
+
+def _of_nucleus(
+    p: Float[Tensor, "batch choice"],
+    tokens: Int[Tensor, "batch choice"],
+    uniform: Float[Tensor, "batch 1"],
+    top_p: float,
+) -> Int[Tensor, " batch"]:
+    before = p.cumsum(dim=-1) - p
+    return tokens.gather(1, _passed(p * (before < top_p), uniform)[:, None])[:, 0]
 
 
 def _passed(

@@ -16,7 +16,6 @@ from transformers import AttentionInterface
 from saccade.errors import ModelError
 from saccade.interp.effects import copies, joined_pass
 from saccade.interp.effects.copies import run_copies
-from saccade.interp.effects.onednn import product
 from saccade.interp.effects.parts import FeedForwardValue, HeadsValue
 from saccade.interp.heads.capture import capture, worst
 from saccade.interp.heads.intervene import Ablate, intervene
@@ -233,16 +232,3 @@ def test_a_block_that_norms_the_stream_has_no_feed_forward_part(ids):
     assert run_copies(model, ids, []).feed_forward == {}
     with pytest.raises(ModelError, match="norms the stream itself"):
         run_copies(model, ids, [FeedForwardValue(0, torch.zeros(model.d_model))])
-
-
-def test_a_product_is_a_product():
-    generator = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(*s, generator=generator) for s in ((2, 3, 7), (5, 7), (5,)))
-    with torch.no_grad():
-        expected = (x.double() @ weight.double().T + bias.double()).float()
-        assert torch.allclose(product(x, weight, bias), expected, atol=1e-5)
-        halves = product(x.bfloat16(), weight.bfloat16())
-        assert halves.dtype == torch.bfloat16
-    weight.requires_grad_()
-    product(x, weight).sum().backward()
-    assert weight.grad is not None  # with a gradient, torch's usual product
