@@ -29,12 +29,6 @@ from saccade.cli.fidelity_commands import (
     lens_transfer,
 )
 from saccade.cli.find_bias import FIND_BIAS_EXAMPLES, find_bias
-from saccade.cli.flow import (
-    HEADS_FLOW_EXAMPLES,
-    HEADS_PATHS_EXAMPLES,
-    heads_flow,
-    heads_paths,
-)
 from saccade.cli.generate import GENERATE_EXAMPLES, generate
 from saccade.cli.guard_commands import (
     GUARD_EVAL_EXAMPLES,
@@ -45,8 +39,12 @@ from saccade.cli.guard_commands import (
     guard_score,
 )
 from saccade.cli.heads_commands import (
+    HEADS_FLOW_EXAMPLES,
+    HEADS_PATHS_EXAMPLES,
     HEADS_RANK_EXAMPLES,
     HEADS_ROLES_EXAMPLES,
+    heads_flow,
+    heads_paths,
     heads_rank,
     heads_roles,
 )

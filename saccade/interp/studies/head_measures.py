@@ -18,8 +18,8 @@ from saccade.interp.lenses.lens_set import share_explained
 from saccade.interp.lenses.top_tokens import TokenValue, plain
 from saccade.interp.readings.reader import read_run
 from saccade.interp.readings.views import entropy_of
-from saccade.interp.studies.bias.bias_mass import ask, baseline_mass
 from saccade.interp.studies.bias.bias_words import tokens_of
+from saccade.interp.studies.bias.measure import ask, baseline_mass
 
 if TYPE_CHECKING:
     from saccade.interp.effects.effects import Effect

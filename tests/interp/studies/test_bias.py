@@ -10,9 +10,8 @@ from saccade.interp.heads.prompt_batches import encode_prompts
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.residual_lenses import baseline_lenses
-from saccade.interp.studies.bias.bias_mass import ask, lens_mass, model_mass
 from saccade.interp.studies.bias.bias_words import PromptPairs, split_pairs, tokens_of
-from saccade.interp.studies.bias.measure import BiasConfig, find_bias
+from saccade.interp.studies.bias.measure import BiasConfig, ask, find_bias, lens_mass, model_mass
 from saccade.interp.studies.bias.report import intervals
 
 PAIRS = split_pairs(

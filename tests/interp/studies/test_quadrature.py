@@ -7,10 +7,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from saccade.interp.heads.model import wrap_model
-from saccade.interp.studies.fidelity.ablation_check import check_ablation
-from saccade.interp.studies.fidelity.quadrature import (
+from saccade.interp.studies.fidelity.ablation_check import (
     AT_TEXT,
     Rule,
+    check_ablation,
     first_order,
     gauss_legendre,
     rules_of,

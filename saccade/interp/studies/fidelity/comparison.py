@@ -17,7 +17,7 @@ from saccade.errors import LensError
 from saccade.interp.lenses.corpus import Corpus
 from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.lens_set import Lenses
-from saccade.interp.studies.fidelity.ablation_check import check_ablation
+from saccade.interp.studies.fidelity.ablation_check import check_ablation, rules_of
 from saccade.interp.studies.fidelity.causal_basis import (
     Influence,
     direction_variance,
@@ -33,7 +33,6 @@ from saccade.interp.studies.fidelity.measure import (
     few_windows,
     runs_per_head,
 )
-from saccade.interp.studies.fidelity.quadrature import rules_of
 from saccade.interp.studies.fidelity.stage import FIRST, Stage
 
 MEASURES = ("kl", "ablation", "alignment", "spearman", "partial")

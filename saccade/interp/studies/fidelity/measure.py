@@ -15,7 +15,12 @@ from saccade.interp.lenses.gather import Progress
 from saccade.interp.lenses.lens import Lens
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.residual_lenses import HeadLogitLens, has_direct_path
-from saccade.interp.studies.fidelity.ablation_check import AblationCheck, check_ablation
+from saccade.interp.studies.fidelity.ablation_check import (
+    AT_TEXT,
+    AblationCheck,
+    check_ablation,
+    rules_of,
+)
 from saccade.interp.studies.fidelity.causal_basis import (
     Influence,
     causal_basis,
@@ -26,7 +31,6 @@ from saccade.interp.studies.fidelity.causal_basis import (
 )
 from saccade.interp.studies.fidelity.config import FidelityConfig
 from saccade.interp.studies.fidelity.geometry import estimate
-from saccade.interp.studies.fidelity.quadrature import AT_TEXT, rules_of
 from saccade.interp.studies.fidelity.report import Fidelity, HeadFidelity
 from saccade.interp.studies.fidelity.stage import FIRST, Stage
 
