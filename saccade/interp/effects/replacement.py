@@ -18,7 +18,7 @@ from saccade.interp.effects.parts import recorded_streams
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import Ablate
 from saccade.interp.lenses.corpus import read_corpus
-from saccade.interp.lenses.self_text import sample_batch
+from saccade.interp.lenses.self_text import sample_batch, sampling_fingerprint
 from saccade.store.atomic import cache_dir
 from saccade.store.folder import read_folder, write_folder
 
@@ -68,7 +68,8 @@ class Replacement:
     @classmethod
     def usual(cls, model: LanguageModel) -> Replacement:
         """The mean over text that the model generates: computed once for a model, and cached."""
-        folder = cache_dir() / "means" / f"{model.fingerprint}-{USUAL_ROWS}x{USUAL_WINDOW}"
+        text = f"{USUAL_ROWS}x{USUAL_WINDOW}-{sampling_fingerprint(model, USUAL_WINDOW)}"
+        folder = cache_dir() / "means" / f"{model.fingerprint}-{text}"
         with contextlib.suppress(SaccadeError):  # not there yet, or damaged: computed again
             return _stored(folder)
         ids = reference_text(model, rows=USUAL_ROWS, window=USUAL_WINDOW)
