@@ -178,6 +178,13 @@ class ActAnswer(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LensAgreements:
+    """By lens: how far the change it predicts agrees with the effect of the head here."""
+
+    lenses: dict[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WrittenToken:
     """A token that the model writes, and the effect of every head on it."""
 
@@ -345,10 +352,21 @@ class ModelService:
 
     def head(self, question: q.HeadQuestion, _: Progress) -> HeadCard:
         """One head through every lens."""
+        return head_card(
+            self._run(question.text, question.changes),
+            self.lenses,
+            layer=question.layer,
+            head=question.head,
+            position=question.position,
+            top=question.top,
+        )
+
+    def agreement(self, question: q.HeadQuestion, _: Progress) -> LensAgreements:
+        """How far each lens of a head agrees with the effect of the head here."""
         self.model.check_head(question.layer, question.head)
-        run, measured = self._measured(question)
+        _run, measured = self._measured(question)
         part = Part(question.layer, question.head, "head")
-        agreements = {
+        found = {
             name: effects_of_run(
                 self.model,
                 measured,
@@ -362,15 +380,7 @@ class ModelService:
             .lens_agreement
             for name, lenses in self.lenses.items()
         }
-        return head_card(
-            run,
-            self.lenses,
-            layer=question.layer,
-            head=question.head,
-            position=question.position,
-            top=question.top,
-            agreements=agreements,
-        )
+        return LensAgreements(lenses=found)
 
     def attention(self, question: q.AttentionQuestion, _: Progress) -> Attention:
         """Attention weights of one head, from every position."""

@@ -52,7 +52,7 @@ def test_another_token_or_lens_needs_no_new_run_of_the_effects(ask, monkeypatch)
     for asked in ({}, {"lens": "polished"}, {"token": "Lily"}, {"token": "Lily", "against": "Tom"}):
         ask("reading", {"text": TEXT, **asked})
     ask("measure", {"text": TEXT, "measure": "direct", "token": "Tom"})
-    ask("head", {"text": TEXT, "layer": 1, "head": 1})
+    ask("agreement", {"text": TEXT, "layer": 1, "head": 1})
     assert len(runs) == 1
     ask("reading", {"text": TEXT, "ablate": "zero"})
     assert len(runs) == 2
@@ -116,7 +116,8 @@ def test_a_head_card_has_the_tokens_of_the_reading_under_every_lens(ask):
         (head,) = [h for h in readings[each["name"]]["heads"] if (h["layer"], h["head"]) == (2, 1)]
         for name in ("kl_from_baseline", "predicts", "adds", "suppresses", "quality"):
             assert _close(each[name], head["lens"][name]), name
-        assert each["agreement"] == pytest.approx(head["effect"]["lens_agreement"], abs=1e-4)
+        agreement = ask("agreement", {"text": TEXT, "layer": 2, "head": 1})["lenses"][each["name"]]
+        assert agreement == pytest.approx(head["effect"]["lens_agreement"], abs=1e-4)
     assert sum(card["attention"]) == pytest.approx(1.0, abs=1e-4)
     best = max(range(len(card["attention"])), key=card["attention"].__getitem__)
     assert best == head["attends"][0]["position"]

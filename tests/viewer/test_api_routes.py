@@ -31,6 +31,7 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "predictions": {"text": TEXT},
     "measure": {"text": TEXT, "measure": "direct", "token": "Lily", "against": "Tom"},
     "head": {"text": TEXT, "layer": 1, "head": 3},
+    "agreement": {"text": TEXT, "layer": 1, "head": 3},
     "attention": {"text": TEXT, "layer": 1, "head": 3},
     "positions": {"text": TEXT},
     "attribution": {"text": TEXT, "token": "Lily"},

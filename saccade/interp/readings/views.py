@@ -42,8 +42,6 @@ class SeenThrough:
     explained: float | None
     """The share of the baseline lens's KL that it removes, on held-out text."""
     fidelity: float | None
-    agreement: float | None
-    """How far the change it predicts agrees with the effect of the head here (`Effect`)."""
     is_weak: bool
     predicts: tuple[TokenValue, ...]
     adds: tuple[TokenValue, ...]
@@ -77,14 +75,10 @@ def head_card(
     head: int,
     position: int = -1,
     top: int = 10,
-    agreements: Mapping[str, float | None] | None = None,
 ) -> HeadCard:
     """Read one head with the raw unembedding and with each of ``lenses``, by name.
 
     The run exists already: this costs one product with the unembedding per lens.
-
-    Args:
-        agreements: how far each lens agrees with the effect of the head here.
     """
     model, at = run.model, run.position(position)
     model.check_head(layer, head)
@@ -105,7 +99,6 @@ def head_card(
                 head=head,
                 at=at,
                 top=top,
-                agreements=agreements or {},
             )
         ),
         attention=None if row is None else tuple(row.tolist()),
@@ -131,7 +124,6 @@ def _seen(
     head: int,
     at: int,
     top: int,
-    agreements: Mapping[str, float | None],
 ) -> Iterator[SeenThrough]:
     if direct is not None:
         yield _unembedded(run, direct, top)
@@ -151,7 +143,6 @@ def _seen(
             quality=quality,
             explained=explained,
             fidelity=quality.get("ablation"),
-            agreement=agreements.get(name),
             is_weak=explained is not None and explained < WEAK,
             predicts=_tokens(run, said.predicts),
             adds=tuple(token for token in _tokens(run, said.adds) if token.value > 0),
@@ -176,7 +167,6 @@ def _unembedded(run: TextRun, direct: Tensor, top: int) -> SeenThrough:
         quality={},
         explained=None,
         fidelity=None,
-        agreement=None,
         is_weak=False,
         predicts=(),
         adds=_tokens(run, largest(logits, top)),

@@ -85,8 +85,13 @@ function partIn(reading, name) {
 // Without an answer of its own, a card can be drawn from the reading.
 async function cardOf(state, reading, part) {
   const cardQuestion = headQuestion(state, part);
-  if (hasAnswer("head", cardQuestion) && part.head !== null) return request("head", cardQuestion);
-  return cardFromReading(reading, part);
+  if (!hasAnswer("head", cardQuestion) || part.head === null) return cardFromReading(reading, part);
+  const [card, { lenses: agreement }] = await Promise.all([
+    request("head", cardQuestion),
+    request("agreement", cardQuestion).catch(() => ({ lenses: {} })), // an older file has none
+  ]);
+  const lenses = card.lenses.map((lens) => ({ ...lens, agreement: agreement[lens.name] ?? null }));
+  return { ...card, lenses };
 }
 
 function drawCard(reading, part, card) {
@@ -126,17 +131,16 @@ function drawCard(reading, part, card) {
             ),
           ),
     ),
-    make(
-      "p",
-      { class: "note" },
-      "after ",
-      make("span", { class: "token" }, dotted(card.tokens[card.position])),
-      ` (token ${card.position})`,
-      isOffline() ? `, read by ${reading.model}` : "",
-    ),
+    whereRead(reading, card),
     doesSection(reading, part),
     knowsSection(card, part.kind === "head" || part.kind === "residual"),
   );
+}
+
+function whereRead(reading, { tokens, position }) {
+  const token = make("span", { class: "token" }, dotted(tokens[position])),
+    by = isOffline() ? `, read by ${reading.model}` : "";
+  return make("p", { class: "note" }, "after ", token, ` (token ${position})`, by);
 }
 
 function attentionPanel(state, card) {
@@ -149,12 +153,7 @@ function attentionPanel(state, card) {
   const title = `Attention of ${nameOf(card)} from token ${card.position}`;
   const question = { ...aboutText(state), layer: card.layer, head: card.head };
   const all = asyncView("all-weights", { waiting: "Loading all weights…" });
-  const box = make(
-    "details",
-    { class: "more" },
-    make("summary", {}, "Attention matrix"),
-    all,
-  );
+  const box = make("details", { class: "more" }, make("summary", {}, "Attention matrix"), all);
   const fill = () =>
     box.open &&
     all.fill("all", async () => {
