@@ -129,7 +129,7 @@ def texts(model: LanguageModel, sizes: Sizes) -> tuple[Corpus, Corpus]:
         )
         return _never_seen(fitted), judged
     total = sizes.tokens + 4096
-    ids = torch.cat(list(sample_batches(model, n_tokens=total, window=256)))
+    ids = torch.cat([each.ids for each in sample_batches(model, n_tokens=total, window=256)])
     fitted, judged = split(Corpus("self", "self", ids, n_bytes=0), held_out=16)
     return _never_seen(fitted), judged
 

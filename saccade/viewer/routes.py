@@ -137,9 +137,7 @@ ROUTES = (
     ),
     Route("measure", MODEL, lambda service: service.measure, q.MeasureQuestion, by_worker=True),
     Route("head", MODEL, lambda service: service.head, q.HeadQuestion, by_worker=True),
-    Route(
-        "agreement", MODEL, lambda service: service.agreement, q.HeadQuestion, by_worker=True
-    ),
+    Route("agreement", MODEL, lambda service: service.agreement, q.HeadQuestion, by_worker=True),
     Route(
         "attention", MODEL, lambda service: service.attention, q.AttentionQuestion, by_worker=True
     ),

@@ -30,9 +30,11 @@ def saved_lenses(saved_model):
     return saccade.load_lenses(SAVED / "lens", saved_model)
 
 
-def test_a_lens_predicts_what_it_predicted(saved_lenses):
-    heads = saved_lenses.read(PROMPT).heads
-    found = [[head.kl_from_baseline, head.predicts[0].id] for head in heads]
+def test_a_lens_predicts_what_it_predicted(saved_lenses, saved_model):
+    import saccade
+
+    heads = saccade.read(saved_model, PROMPT, lenses=saved_lenses, effects=False).heads
+    found = [[head.lens.kl_from_baseline, head.lens.predicts[0].id] for head in heads]
     assert [each[1] for each in found] == [each[1] for each in EXPECTED["lens"]]
     assert [each[0] for each in found] == pytest.approx([e[0] for e in EXPECTED["lens"]], abs=1e-4)
 

@@ -18,7 +18,7 @@ from saccade.interp.effects.parts import recorded_streams
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import Ablate
 from saccade.interp.lenses.corpus import read_corpus
-from saccade.interp.lenses.self_text import sample_batch, sampling_fingerprint
+from saccade.interp.lenses.self_text import sample_batch
 from saccade.store.atomic import cache_dir
 from saccade.store.folder import read_folder, write_folder
 
@@ -68,8 +68,7 @@ class Replacement:
     @classmethod
     def usual(cls, model: LanguageModel) -> Replacement:
         """The mean over text that the model generates: computed once for a model, and cached."""
-        text = f"{USUAL_ROWS}x{USUAL_WINDOW}-{sampling_fingerprint(model, USUAL_WINDOW)}"
-        folder = cache_dir() / "means" / f"{model.fingerprint}-{text}"
+        folder = cache_dir() / "means" / f"{model.fingerprint}-{USUAL_ROWS}x{USUAL_WINDOW}"
         with contextlib.suppress(SaccadeError):  # not there yet, or damaged: computed again
             return _stored(folder)
         ids = reference_text(model, rows=USUAL_ROWS, window=USUAL_WINDOW)
@@ -165,7 +164,9 @@ def reference_text(
     """The text of a mean: the beginning of a corpus, or text that the model generates."""
     window = min(window, model.max_positions or window)
     if corpus is None:
-        return sample_batch(model, index=0, rows=rows, window=window, seed=SEED)
+        return sample_batch(
+            model, index=0, rows=rows, window=window, seed=SEED, temperature=1.0
+        ).ids
     windows = read_corpus(corpus, model, window=window, max_tokens=rows * window).windows
     return windows[:rows].to(model.device)
 

@@ -17,10 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from saccade.interp.heads.capture import capture
-from saccade.interp.heads.onednn import fast_products
+from saccade.interp.heads.capture import at_positions, capture
 from saccade.interp.lenses.corpus import HELD_OUT_EVERY, Corpus
-from saccade.interp.lenses.self_text import sample_batch, sampling_fingerprint
+from saccade.interp.lenses.self_text import sample_batch
 from saccade.interp.lenses.statistics import POSITION_EVERY
 from saccade.store.fingerprint import fingerprint_text
 
@@ -111,7 +110,7 @@ class CorpusBatches:
 
 @dataclass(frozen=True)
 class SelfBatches:
-    """Text sampled from the model, then read like a corpus."""
+    """Text sampled from the model; its activations are captured during sampling."""
 
     model: LanguageModel
     n_rows: int
@@ -127,9 +126,8 @@ class SelfBatches:
     @property
     def fingerprint(self) -> str:
         """Hash of what determines the text: the model and the sampling settings."""
-        sampling = sampling_fingerprint(self.model, self.window)
-        sizes = f"{self.n_rows} {self.rows} {self.window} {self.seed}"
-        return fingerprint_text([f"{self.model.fingerprint} {sampling} {sizes}".encode()])
+        settings = f"{self.model.fingerprint} {self.n_rows} {self.rows} {self.window} {self.seed}"
+        return fingerprint_text([settings.encode()])
 
     @property
     def n_tokens(self) -> int:
@@ -147,18 +145,18 @@ class SelfBatches:
     def read(self, index: int) -> Batch:
         """Sample batch ``index``."""
         start = index * self.rows
-        ids = sample_batch(
+        sampled = sample_batch(
             self.model,
             index=index,
             rows=min(self.rows, self.n_rows - start),
             window=self.window,
             seed=self.seed,
+            temperature=1.0,
         )
         held_out = self.held_out_rows()[start : start + self.rows]
-        positions = kept_positions(self.model, ids)
-        with fast_products():
-            captured = capture(self.model, ids, positions=positions)
-        return Batch(ids, positions, captured.z, captured.final, held_out)
+        positions = kept_positions(self.model, sampled.ids)
+        z = {layer: at_positions(each, positions) for layer, each in sampled.z.items()}
+        return Batch(sampled.ids, positions, z, at_positions(sampled.final, positions), held_out)
 
 
 def row_hashes(ids: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:

@@ -1,19 +1,14 @@
 """Text sampled from the model itself, so that lenses can be fitted without any data.
 
-A model is good at what it was trained to continue. A model with a chat template answers requests
-(``requests.txt``, of many topics and forms); another one continues its start token. Only what the
-model writes is the text: the template and the request are context for sampling, and no part of the
-rows. The rows are then read like those of any corpus, without the template.
+The activations of the heads are captured in the sampling pass: no second pass is needed.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -21,9 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from saccade.errors import ModelError, UsageError
-from saccade.interp.heads.capture import run_base
-from saccade.interp.heads.chat import has_chat_template
+from saccade.errors import UsageError
+from saccade.interp.heads.capture import capture
 from saccade.interp.heads.model import LanguageModel
 from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.corpus import Corpus
@@ -31,11 +25,16 @@ from saccade.store.fingerprint import fingerprint_text
 
 # Sampling reads one column at a time: short rows fit in memory, many rows use the hardware well.
 WINDOW = 96
-# The nucleus of Holtzman et al., 2020 (https://arxiv.org/abs/1904.09751): the tail of a small
-# model's distribution is noise, and one draw from it derails the text that follows.
-TOP_P = 0.95
-# Tokens among which a nucleus is looked for first; sorting a whole vocabulary takes far longer.
-_LIKELY = 256
+
+
+class SampledBatch(NamedTuple):
+    """Sampled text, and the model's activations after each token."""
+
+    ids: Int[Tensor, "batch pos"]
+    z: dict[int, Float[Tensor, "batch pos head d_head"]]
+    """By layer: the activation of each head before the output projection."""
+    final: Float[Tensor, "batch pos d_model"]
+    """The final normed state."""
 
 
 def sample_batches(
@@ -46,32 +45,26 @@ def sample_batches(
     batch: int = 64,
     seed: int = 0,
     temperature: float = 1.0,
-    top_p: float = TOP_P,
     skip_batches: int = 0,
-) -> Iterator[Int[Tensor, "batch pos"]]:
+) -> Iterator[SampledBatch]:
     """Sample at least ``n_tokens`` tokens from the model, in batches of rows of ``window`` tokens.
 
-    Ancestral sampling from the nucleus. Every row starts as the tokenizer starts a prompt. A model
-    with a chat template then writes an answer to a request, without special tokens: it goes on
-    where it would end its turn. Another model continues its BOS or end-of-text token, and goes on
-    after an end of text, as documents follow each other in a corpus. Each batch has its own random
-    numbers, so batch k does not depend on earlier batches.
+    Plain ancestral sampling. Every row starts as the tokenizer starts a prompt, or with the model's
+    BOS or end-of-text token if a prompt has no start token. After an end-of-text token the row
+    continues, as documents follow each other in a corpus. Each batch has its own random numbers, so
+    batch k does not depend on earlier batches.
 
     Args:
         n_tokens: rounded up to whole rows; the last batch has the remaining rows.
-        batch: rows per batch. The keys and values of a batch stay in memory.
-        top_p: the smallest set of tokens with this probability is drawn from; 1 for all tokens.
+        batch: rows per batch. The keys, values and ``z`` of a batch stay in memory:
+            ``batch * window`` times the sizes of all heads.
         skip_batches: number of batches to skip at the start.
 
     Example:
-        >>> for ids in sample_batches(model, n_tokens=32_768):  # doctest: +SKIP
-        ...     print(model.tokenizer.batch_decode(ids)[0])
+        >>> for ids, z, final in sample_batches(model, n_tokens=32_768):  # doctest: +SKIP
+        ...     statistics.add(z, final)
     """
     rows = n_rows(model, n_tokens=n_tokens, window=window, batch=batch, temperature=temperature)
-    if not 0 < top_p <= 1:
-        raise UsageError(
-            f"top_p must be above 0 and at most 1, got {top_p}", hint="1 for all tokens"
-        )
     for index in range(skip_batches, math.ceil(rows / batch)):
         yield sample_batch(
             model,
@@ -80,7 +73,6 @@ def sample_batches(
             window=window,
             seed=seed,
             temperature=temperature,
-            top_p=top_p,
         )
 
 
@@ -90,13 +82,12 @@ def write_corpus(
     """Text sampled from the model, as a corpus: to score lenses if no other text is available."""
     window = min(window, model.max_positions or window)
     batches = sample_batches(model, n_tokens=n_tokens, window=window, seed=seed)
-    windows = torch.cat([ids.cpu() for ids in batches])
+    windows = torch.cat([batch.ids.cpu() for batch in batches])
     assert model.tokenizer is not None, "a model that writes text has a tokenizer"
     text = model.tokenizer.batch_decode(windows, skip_special_tokens=True)
     fingerprint = fingerprint_text([windows.numpy().tobytes()])
     n_bytes = sum(len(row.encode()) for row in text)
-    start = model.encoding.prefix if _chats(model, window) else _start_tokens(model)
-    return Corpus("self", fingerprint, windows, n_bytes, n_prefix=len(start))
+    return Corpus("self", fingerprint, windows, n_bytes, n_prefix=len(_start_tokens(model)))
 
 
 def n_rows(
@@ -124,110 +115,54 @@ def n_rows(
 
 @torch.inference_mode()
 def sample_batch(
-    model: LanguageModel,
-    *,
-    index: int,
-    rows: int,
-    window: int,
-    seed: int,
-    temperature: float = 1.0,
-    top_p: float = TOP_P,
-) -> Int[Tensor, "batch pos"]:
+    model: LanguageModel, *, index: int, rows: int, window: int, seed: int, temperature: float
+) -> SampledBatch:
     """Sample batch ``index`` of `sample_batches`, for processes that share the work."""
     generator = torch.Generator().manual_seed(_batch_seed(seed, index))
     # Always drawn on the CPU, so that a batch does not depend on the device.
-    chats = _chats(model, window)
-    prompts = _some(chats, rows, generator) if chats else _starts(model, rows, generator)
-    # The start token is a part of the row; a request is not, and BOS stands in its place.
-    n_kept = 0 if chats else len(prompts[0])
-    n_text = window - len(model.encoding.prefix) if chats else window
-    barred = [each for each in model.encoding.special if each < model.d_vocab] if chats else []
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
-    end, longest = int(lengths.min()), int(lengths.max())
-    ids = torch.zeros(rows, longest - n_kept + n_text, dtype=torch.long)
-    for row, prompt in zip(ids, prompts, strict=True):
-        row[: len(prompt)] = torch.tensor(prompt[: len(row)])
-    ids = ids.to(model.device)
-    uniform = torch.rand(ids.shape[1], rows, 1, generator=generator)
-    past = _cache(model, ids.shape[1])
-    start = 0
-    while end < ids.shape[1]:
-        logits = _next_logits(model, ids[:, start:end], past)
-        if barred:  # an empty list is no index of a tensor
-            logits[:, barred] = -math.inf
-        if temperature != 1.0:  # over a whole vocabulary even a division costs time
-            logits = logits / temperature
-        token = draw(logits, uniform[end].to(logits.device), top_p=top_p).to(ids.device)
-        # A row with a longer prompt is still reading it.
-        ids[:, end] = torch.where(lengths > end, ids[:, end], token)
-        start, end = end, end + 1
-    column = lengths[:, None] - n_kept + torch.arange(n_text, device=ids.device)
-    text = ids.gather(1, column)
-    return model.encoding.with_prefix(text) if chats else text
-
-
-def _next_logits(
-    model: LanguageModel, ids: Int[Tensor, "batch pos"], past: DynamicCache
-) -> Float[Tensor, "batch d_vocab"]:
-    with fast_products():
-        final = run_base(model.hf, ids, cache=past)[:, -1]
-        logits = model.unembedding.logits(final).float()
-    if not bool(final.isfinite().all()):
-        raise ModelError(
-            f"{model.name} gives values that are not finite for the text it writes",
-            hint="open it with another dtype, such as float32 or bfloat16",
-        )
-    return logits
+    first = _first_columns(model, rows, generator)
+    uniform = torch.rand(window, rows, 1, generator=generator)
+    cache = _cache(model, window)
+    ids = torch.empty(rows, window, dtype=torch.long, device=model.device)
+    kept: dict[int, Tensor] = {}
+    final: Tensor | None = None
+    ids[:, : first.shape[1]] = first[:, :window].to(model.device)
+    for step in range(window):
+        with fast_products():
+            activation = capture(model, ids[:, step : step + 1], cache=cache)
+        for layer, z in activation.z.items():
+            if step == 0:
+                kept[layer] = z.new_empty(rows, window, *z.shape[2:])
+            kept[layer][:, step] = z[:, 0]
+        if final is None:
+            final = activation.final.new_empty(rows, window, activation.final.shape[-1])
+        final[:, step] = activation.final[:, 0]
+        if first.shape[1] <= step + 1 < window:
+            with fast_products():
+                logits = model.unembedding.logits(activation.final[:, 0]).float()
+            if temperature != 1.0:  # over a whole vocabulary even a division costs time
+                logits = logits / temperature
+            ids[:, step + 1] = draw(logits, uniform[step].to(logits.device)).to(ids.device)
+    assert final is not None, "a window holds at least one column"
+    return SampledBatch(ids, kept, final)
 
 
 def draw(
-    logits: Float[Tensor, "batch d_vocab"],
-    uniform: Float[Tensor, "batch 1"],
-    *,
-    top_p: float = 1.0,
+    logits: Float[Tensor, "batch d_vocab"], uniform: Float[Tensor, "batch 1"]
 ) -> Int[Tensor, " batch"]:
     """The token at which the cumulative probability passes each row's uniform number.
 
     ``torch.multinomial`` samples the same distribution, but draws a random number for every token
     of the vocabulary: with 49,152 tokens, sampling took about a third longer.
 
-    Args:
-        top_p: draw from the nucleus: the most likely tokens that together have this probability.
-
     >>> half = torch.log(torch.tensor([[0.5, 0.0, 0.5], [0.25, 0.75, 0.0]]))
     >>> draw(half, torch.tensor([[0.6], [0.2]]))
     tensor([2, 0])
-    >>> draw(half, torch.tensor([[0.6], [0.2]]), top_p=0.7)
-    tensor([2, 1])
     """
-    p = logits.softmax(dim=-1)
-    if top_p >= 1:
-        return _passed(p, uniform)
-    likely = p.topk(min(_LIKELY, p.shape[-1]), dim=-1)
-    token = _of_nucleus(likely.values, likely.indices, uniform, top_p)
-    if (wide := likely.values.sum(-1) < top_p).any():  # sorting costs a row ten times as much
-        ordered = p[wide].sort(dim=-1, descending=True)
-        token[wide] = _of_nucleus(ordered.values, ordered.indices, uniform[wide], top_p)
-    return token
-
-
-def _of_nucleus(
-    p: Float[Tensor, "batch choice"],
-    tokens: Int[Tensor, "batch choice"],
-    uniform: Float[Tensor, "batch 1"],
-    top_p: float,
-) -> Int[Tensor, " batch"]:
-    before = p.cumsum(dim=-1) - p
-    return tokens.gather(1, _passed(p * (before < top_p), uniform)[:, None])[:, 0]
-
-
-def _passed(
-    p: Float[Tensor, "batch choice"], uniform: Float[Tensor, "batch 1"]
-) -> Int[Tensor, " batch"]:
     # The sum is not exactly 1, so the uniform number is scaled by it.
-    cumulative = p.cumsum(dim=-1)
-    choice = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
-    return choice.clamp_(max=p.shape[-1] - 1)
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # [batch, d_vocab]
+    token = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0]
+    return token.clamp_(max=logits.shape[-1] - 1)
 
 
 def _batch_seed(seed: int, index: int) -> int:
@@ -245,47 +180,16 @@ def _start_tokens(model: LanguageModel) -> tuple[int, ...]:
     return next(((int(start),) for start in found if start is not None), ())
 
 
-@functools.cache
-def requests() -> tuple[str, ...]:
-    """The requests that a model with a chat template answers."""
-    lines = Path(__file__).with_name("requests.txt").read_text(encoding="utf-8").splitlines()
-    return tuple(line for line in lines if line)
-
-
-def sampling_fingerprint(model: LanguageModel, window: int) -> str:
-    """Fingerprint of how rows are sampled: of the prompts that they continue, and the nucleus."""
-    settings = (_chats(model, window), _start_tokens(model), TOP_P)
-    return fingerprint_text([repr(settings).encode()])
-
-
-def _chats(model: LanguageModel, window: int) -> list[list[int]]:
-    """The requests through the chat template that leave room for a row; none without a template."""
-    if not has_chat_template(model.tokenizer):
-        return []
-    most = math.inf if model.max_positions is None else model.max_positions - window
-    try:
-        found = [model.encode_chat(each).ids[0].tolist() for each in requests()]
-    except UsageError:  # a template that a single message of a user does not fit
-        return []
-    return [each for each in found if len(each) <= most]
-
-
-def _some(chats: list[list[int]], rows: int, generator: torch.Generator) -> list[list[int]]:
-    """A request for each row; none a second time before all have been used."""
-    turns = math.ceil(rows / len(chats))
-    order = torch.cat([torch.randperm(len(chats), generator=generator) for _ in range(turns)])
-    return [chats[int(each)] for each in order[:rows]]
-
-
-def _starts(model: LanguageModel, rows: int, generator: torch.Generator) -> list[list[int]]:
-    """The start tokens for each row, or an ordinary token drawn at random."""
+def _first_columns(
+    model: LanguageModel, rows: int, generator: torch.Generator
+) -> Int[Tensor, "batch start"]:
     if start := _start_tokens(model):
-        return [list(start)] * rows
+        return torch.tensor(start).expand(rows, -1)
     tokenizer: Any = model.tokenizer
     n_tokens = min(model.d_vocab, len(tokenizer)) if tokenizer is not None else model.d_vocab
     special = model.encoding.special
     tokens = torch.tensor([token for token in range(n_tokens) if token not in special])
-    return tokens[torch.randint(len(tokens), (rows, 1), generator=generator)].tolist()
+    return tokens[torch.randint(len(tokens), (rows, 1), generator=generator)]
 
 
 class _RoomyLayer(DynamicLayer):

@@ -10,6 +10,7 @@ from saccade.interp.heads.prompt_batches import encode_prompts
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.lens_set import Lenses
 from saccade.interp.lenses.residual_lenses import baseline_lenses
+from saccade.interp.readings.reader import read
 from saccade.interp.studies.bias.bias_words import PromptPairs, split_pairs, tokens_of
 from saccade.interp.studies.bias.measure import BiasConfig, ask, find_bias, lens_mass, model_mass
 from saccade.interp.studies.bias.report import intervals
@@ -58,14 +59,14 @@ def test_the_models_mass_on_a_word_is_the_product_over_its_tokens(stories, asked
 
 
 def test_a_lens_has_the_first_token_and_the_model_the_rest(stories, lenses, asked):
-    """Against `Lenses.read`, one prompt and one head at a time."""
+    """Against readings, one prompt and one head at a time."""
     found = lens_mass(lenses, asked, torch.eye(3, dtype=torch.double))
     own = model_mass(stories, asked)
     for row, prompt in enumerate(PAIRS.first[:2]):
-        reading = lenses.read(prompt, top=stories.d_vocab)
+        reading = read(stories, prompt, lenses=lenses, effects=False, top=stories.d_vocab)
         first = stories.hf(stories.encode(prompt)).logits[0, -1].softmax(-1)
         for site, (layer, head) in enumerate(lenses.sites):
-            told = {word.id: word.value for word in reading.at(layer, head).predicts}
+            told = {word.id: word.value for word in reading.at(layer, head).lens.predicts}
             for column, ids in enumerate(asked.words.ids):
                 rest = float(own[row, column]) / float(first[ids[0]])
                 expected = told[ids[0]] * rest
