@@ -20,11 +20,6 @@ PACKAGES = ("gguf", "accelerate")
 ADD_BOS, BOS = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.bos_token_id"
 
 
-def is_gguf(path: Path) -> bool:
-    """Whether a file calls itself GGUF by its name."""
-    return path.suffix.lower() == ".gguf" and path.is_file()
-
-
 def check_gguf(path: Path, *, what: str) -> None:
     """Raise an error if a package that reads a GGUF file is missing.
 

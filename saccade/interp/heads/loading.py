@@ -45,12 +45,17 @@ from saccade.errors import MissingPackageError, ModelError, UsageError, suggest
 from saccade.interp.heads.gguf_file import (
     as_dense,
     check_gguf,
-    is_gguf,
     loading_options,
     read_scalars,
     with_bos_of,
 )
 from saccade.store.atomic import atomic_folder, cache_dir, writing_alone
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file calls itself GGUF by its name."""
+    return path.suffix.lower() == ".gguf" and path.is_file()
+
 
 # Hide transformers' progress bars and warnings from the user.
 

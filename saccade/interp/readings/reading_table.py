@@ -110,8 +110,8 @@ def _legend(reading: Reading, heads: Sequence[HeadReading]) -> Text:
         lines.append("attends to   where the head looks, with the share of its attention")
     if any(head.lens is not None for head in heads):
         lines += [
-            "lens         KL of its lens from the baseline lens, in nats; quality: share of the",
-            "             baseline's KL that the lens removes on held-out text; agrees: its",
+            "lens         KL of its lens from the baseline lens, in nats; quality: share of",
+            "             the baseline's KL that it removes on held-out text; agrees: its",
             "             correlation with the effect here",
             "knows        tokens that the lens makes likelier than the baseline",
         ]
