@@ -1,5 +1,8 @@
 """The attention weights of chosen layers and positions, computed next to the model's own kernel.
 
+`record_attention` keeps them; `recorded_queries` hands them on with queries and keys, one layer at
+a time, and keeps nothing.
+
 The model is not switched to eager attention. There are three ways, and the first that works is
 used:
 
@@ -14,9 +17,10 @@ used:
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -44,23 +48,65 @@ def record_attention(
         yield rows
         return
     recorder = _Recorder(layers, positions, rows)
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(layer.attention.register_forward_pre_hook(recorder.enter))
-            stack.enter_context(layer.attention.register_forward_hook(recorder.leave))
-        name = hf.config._attn_implementation or "eager"
-        stack.enter_context(_wrapped(name, recorder))
-        # The mode sees every call of torch and would cost a fifth of a short run: it is for the
-        # models that do not go through the interface.
-        if name not in AttentionInterface() or not all(map(_uses_interface, recorder.index)):
-            stack.enter_context(_WatchKernel(recorder))
+    with _recording(hf, recorder):
         yield rows
     if missing := [layer.index for layer in layers if layer.index not in rows]:
         raise ModelError(
             f"could not see the attention weights of layer {missing[0]}: the model runs "
-            f"{name!r} attention, which hides them",
+            f"{_kernel(hf)!r} attention, which hides them",
             hint="read the heads of this model without attention weights",
         )
+
+
+GiveQueries: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], None]
+"""Called with the index of a layer, its queries ``[batch, head, pos, d_head]``, its keys
+``[batch, key_head, pos, d_head]`` and its weights ``[batch, head, query_pos, key_pos]``."""
+
+
+@contextmanager
+def recorded_queries(
+    hf: PreTrainedModel, layers: Sequence[HeadLayer], give: GiveQueries
+) -> Iterator[None]:
+    """Call ``give`` for each of ``layers``, in each run inside the block, while the layer runs.
+
+    Queries and keys are those that the attention kernel gets: with position (rotary) and norms,
+    without the scale of the scores (a model may fold it into the query). Nothing is kept between
+    layers: memory is that of one layer's weights.
+
+    Raises:
+        ModelError: a layer's kernel shows no queries and keys. It is raised in the run.
+    """
+    with _recording(hf, _Recorder(layers, None, {}, give)) if layers else nullcontext():
+        yield
+
+
+@contextmanager
+def _recording(hf: PreTrainedModel, recorder: _Recorder) -> Iterator[None]:
+    name = _kernel(hf)
+    # Eager is not registered: each family has its own, beside its attention.
+    own = AttentionInterface().get(name)
+    uses_interface = all(map(_uses_interface, recorder.index))
+    if own is None and recorder.give is not None and uses_interface:
+        own = _eager
+    with ExitStack() as stack:
+        for attention in recorder.index:
+            stack.enter_context(attention.register_forward_pre_hook(recorder.enter))
+            stack.enter_context(attention.register_forward_hook(recorder.leave))
+        if own is not None:
+            stack.enter_context(_wrapped(name, own, recorder))
+        # The mode sees every call of torch and would cost a fifth of a short run: it is for the
+        # models that do not go through the interface.
+        if own is None or not uses_interface:
+            stack.enter_context(_WatchKernel(recorder))
+        yield
+
+
+def _kernel(hf: PreTrainedModel) -> str:
+    return hf.config._attn_implementation or "eager"
+
+
+def _eager(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return sys.modules[type(module).__module__].eager_attention_forward(module, *args, **kwargs)
 
 
 def _uses_interface(attention: nn.Module) -> bool:
@@ -76,16 +122,28 @@ class _Recorder:
         layers: Sequence[HeadLayer],
         positions: Sequence[int] | None,
         rows: dict[int, Tensor],
+        give: GiveQueries | None = None,
     ) -> None:
         self.index = {layer.attention: layer.index for layer in layers}
         self.positions = None if positions is None else list(positions)
         self.rows = rows
+        self.give = give
         self.running: int | None = None
 
     def enter(self, module: nn.Module, _: tuple[Any, ...]) -> None:
         self.running = self.index[module]
 
     def leave(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
+        if self.give is not None:
+            if self.rows.pop(self.index[module], None) is None:
+                raise ModelError(
+                    f"could not see the queries and keys of layer {self.index[module]}: "
+                    f"{type(module).__name__} computes its scores by itself",
+                    hint='load the model with attn_implementation="sdpa", or leave out what needs '
+                    "queries and keys",
+                )
+            self.running = None
+            return
         weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         if self.is_waiting and isinstance(weights, Tensor) and weights.dim() == 4:
             self.rows[self.index[module]] = self.pick(weights)
@@ -126,18 +184,16 @@ class _Recorder:
         if sinks is not None:  # GPT-OSS: a learned score that takes weight and gives nothing
             sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
             scores = torch.cat([scores, sink], dim=-1)
-        weights = scores.softmax(-1)[..., : k.shape[2]]
-        self.rows[self.running] = weights.to(query.dtype)
+        weights = scores.softmax(-1)[..., : k.shape[2]].to(query.dtype)
+        if self.give is not None:
+            self.give(self.running, query, key, weights)
+            weights = weights[:0]  # only tells that this layer was seen in this run
+        self.rows[self.running] = weights
 
 
 @contextmanager
-def _wrapped(name: str, recorder: _Recorder) -> Iterator[None]:
+def _wrapped(name: str, own: Callable[..., Any], recorder: _Recorder) -> Iterator[None]:
     """Replace the registered implementation by one that passes queries and keys to the recorder."""
-    registered = AttentionInterface()
-    if name not in registered:  # eager is not registered: each model has its own
-        yield
-        return
-    own: Callable[..., Any] = registered[name]
 
     def beside(
         module: nn.Module,
@@ -172,7 +228,10 @@ def _wrapped(name: str, recorder: _Recorder) -> Iterator[None]:
     try:
         yield
     finally:
-        AttentionInterface.register(name, own)
+        if own is _eager:
+            AttentionInterface._global_mapping.pop(name)
+        else:
+            AttentionInterface.register(name, own)
 
 
 def _full_mask(query: Tensor, key: Tensor, mask: Tensor | None, window: int | None) -> Tensor:
