@@ -276,8 +276,8 @@ class _Measured:
         agreement: list[float | None] = [None] * len(parts)
         if lens is not None:
             n_heads = min(len(lens), len(parts))  # heads come first
-            agreement[:n_heads] = _correlation(lens[:n_heads], moved[:n_heads], self.p).tolist()
-        compared = _compare(moved, self.p, self.top)
+            agreement[:n_heads] = correlation(lens[:n_heads], moved[:n_heads], self.p).tolist()
+        compared = compare(moved, self.p, self.top)
         direct = self._direct(at, parts, replacement)
         columns = zip(
             parts,
@@ -332,15 +332,21 @@ class _Measured:
         return None if found is None else found[1] - found[0]
 
 
-class _Compared(NamedTuple):
+class Comparison(NamedTuple):
+    """The predictions without each part, compared with the plain one."""
+
     kl: Float[Tensor, " part"]
+    """KL(with || without), in nats."""
+    shift: Float[Tensor, " part"]
+    """What normalises the changed logits: a token loses ``shift - moved`` of log-probability."""
     promotes: TopTokens
+    """With the change of log-probability of each token, in nats."""
     suppresses: TopTokens
 
 
-def _compare(
+def compare(
     moved: Float[Tensor, "part d_vocab"], p: Float[Tensor, " d_vocab"], top: int
-) -> _Compared:
+) -> Comparison:
     """KL from the change of the logits, and the tokens that change the prediction most.
 
     A token's change of log-probability is weighted by the square root of the mean of its two
@@ -356,14 +362,15 @@ def _compare(
     both = grown.add_(1).mul_((-shift).exp()).add_(1).mul_(p / 2)  # the mean of p and q
     weighted = both.sqrt_().mul_(fallen)
     up, down = largest(weighted, top), largest(weighted.neg_(), top)
-    return _Compared(
+    return Comparison(
         kl.clamp_min(0.0),
+        shift[:, 0],
         TopTokens(up.ids, fallen.gather(1, up.ids)),
         TopTokens(down.ids, fallen.gather(1, down.ids)),
     )
 
 
-def _correlation(
+def correlation(
     a: Float[Tensor, "part d_vocab"],
     b: Float[Tensor, "part d_vocab"],
     weight: Float[Tensor, " d_vocab"],

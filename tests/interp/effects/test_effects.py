@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "heads"))  # families.py is b
 
 from families import VOCAB, tiny
 
-from saccade.interp.effects.effects import EVERY_KIND, Part, _correlation, measure_effects
+from saccade.interp.effects.effects import EVERY_KIND, Part, correlation, measure_effects
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.capture import capture
@@ -200,5 +200,5 @@ def test_agreement_is_a_weighted_correlation():
     for row in range(3):
         repeated = [each[row].repeat_interleave(counts) for each in (a, b)]
         expected = torch.corrcoef(torch.stack(repeated))[0, 1]
-        found = _correlation(a[row : row + 1], b[row : row + 1], weight)
+        found = correlation(a[row : row + 1], b[row : row + 1], weight)
         assert float(found) == pytest.approx(float(expected), abs=1e-9)
