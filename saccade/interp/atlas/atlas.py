@@ -77,6 +77,8 @@ class HeadFigures:
     """How far its lens's prediction is from the baseline lens, on average, in nats."""
     agreement: float | None = None
     """The mean correlation of the lens's prediction with the exact effect."""
+    quality: float | None = None
+    """The share of the baseline lens's KL that its lens removes on held-out text."""
     roles: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -136,7 +138,7 @@ class Atlas:
         lens = [self.records.lens_kl, self.records.agreement] if has_lens else []
         known = [each.float().mean(0).tolist() for each in lens] or [[None] * len(self.sites)] * 2
         looks = looks_of(self.sums)
-        roles = self.tables.get("roles", {})
+        roles, quality = self.tables.get("roles", {}), self.tables.get("quality", {})
         return tuple(
             HeadFigures(
                 layer=layer,
@@ -149,6 +151,7 @@ class Atlas:
                 look=look,
                 lens_kl=lens_kl,
                 agreement=agreement,
+                quality=quality.get(f"{layer}.{head}"),
                 roles=roles.get(f"{layer}.{head}", {}),
             )
             for (layer, head), look, lens_kl, agreement, row in zip(
@@ -175,6 +178,18 @@ class Atlas:
     def show(self, ids: Sequence[int]) -> list[str]:
         """How tokens are shown."""
         return [self.tokens.get(int(each), f"<{int(each)}>") for each in ids]
+
+    def metric_row(self, at: int) -> dict[str, Any]:
+        """The metrics of a head, roles among them by their names."""
+        row = self.heads[at].to_dict()
+        roles = row.pop("roles")
+        return {name: each for name, each in {**row, **roles}.items() if name != "name"}
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The names of the metrics that some head has."""
+        rows = [self.metric_row(at) for at in range(len(self.sites))]
+        return list(dict.fromkeys(k for row in rows for k, v in row.items() if v is not None))
 
     def check_model(self, model: LanguageModel) -> None:
         """Refuse a model that this is not the atlas of."""
@@ -246,8 +261,9 @@ def load_atlas(path: str | Path) -> Atlas:
 def merge_atlases(parts: Sequence[Atlas]) -> Atlas:
     """The atlas of all texts of several atlases of one model.
 
-    Records are put together and sums added, both exactly. Roles, composition and sampled
-    sequences are those of the first part; `saccade atlas build` measures them again.
+    Records are put together and sums added, both exactly. Roles and composition, which do not
+    depend on the text, are those of the first part. What needs the model again is left out:
+    sampled sequences (`saccade.interp.atlas.build.with_sequences`).
     """
     if len(parts) < 2:
         raise UsageError(
@@ -287,7 +303,7 @@ def merge_atlases(parts: Sequence[Atlas]) -> Atlas:
         torch.cat(sources),
         torch.cat([part.peaks for part in parts]),
         {token: text for part in parts for token, text in part.tokens.items()},
-        parts[0].extra,
+        {},
         parts[0].tables,
     )
 
