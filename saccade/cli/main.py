@@ -20,6 +20,18 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from saccade import __version__
+from saccade.cli.atlas_commands import (
+    ATLAS_BUILD_EXAMPLES,
+    ATLAS_EXPORT_EXAMPLES,
+    ATLAS_FIND_EXAMPLES,
+    ATLAS_MERGE_EXAMPLES,
+    ATLAS_SHOW_EXAMPLES,
+    atlas_build,
+    atlas_export,
+    atlas_find,
+    atlas_merge,
+    atlas_show,
+)
 from saccade.cli.data_commands import DATA_FETCH_EXAMPLES, DATA_LIST_EXAMPLES, data_fetch, data_list
 from saccade.cli.edit import EDIT_EXAMPLES, edit
 from saccade.cli.fidelity_commands import (
@@ -147,6 +159,20 @@ saccade heads rank "The Eiffel Tower is located in the city of" --token Paris
 saccade heads roles --png roles.png
 """,
     ),
+    "atlas": Group(
+        {
+            "build": Command(atlas_build, ATLAS_BUILD_EXAMPLES),
+            "show": Command(atlas_show, ATLAS_SHOW_EXAMPLES),
+            "find": Command(atlas_find, ATLAS_FIND_EXAMPLES),
+            "merge": Command(atlas_merge, ATLAS_MERGE_EXAMPLES),
+            "export": Command(atlas_export, ATLAS_EXPORT_EXAMPLES),
+        },
+        about="Every head of a model over a text: what it does, knows and looks at.",
+        examples="""
+saccade atlas build --corpus books/
+saccade atlas find --token " Paris"
+""",
+    ),
     "guard": Group(
         {
             "fit": Command(guard_fit, GUARD_FIT_EXAMPLES),
@@ -180,6 +206,7 @@ PANELS = {
             "view",
             "lens",
             "heads",
+            "atlas",
             "find-bias",
             "guard",
             "edit",

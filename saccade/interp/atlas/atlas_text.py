@@ -63,8 +63,8 @@ def read_text(
     share = config.tokens // len(names)
     if share < config.window:
         raise UsageError(
-            f"{config.tokens} tokens for {len(names)} sources are less than one window of "
-            f"{config.window} tokens each",
+            f"{config.tokens} tokens are less than one window of {config.window} tokens for each "
+            f"text, of which there are {len(names)}",
             hint=f"give at least --tokens {len(names) * config.window}",
         )
     windows, source, fingerprints = [], [], []

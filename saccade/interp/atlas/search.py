@@ -141,10 +141,12 @@ def _by_token(atlas: Atlas, text: str, *, suppressed: bool) -> _Ranking:
         if positions[at] and (each == text or (text == text.strip() and each.strip() == text))
     ]
     if not wanted:
-        from rapidfuzz import process
+        from rapidfuzz import fuzz, process
 
         known = [each for each, n in zip(texts, positions.tolist(), strict=True) if n]
-        near = process.extract(text.strip(), known, limit=3, processor=lambda each: each.strip())
+        near = process.extract(
+            text.strip(), known, scorer=fuzz.ratio, limit=3, processor=lambda each: each.strip()
+        )
         raise UsageError(
             f"no head of this atlas {verb} the token {text!r}",
             hint=f"nearest: {', '.join(repr(each[0]) for each in near)}",
