@@ -81,7 +81,7 @@ def build_atlas(
         sites=sites,
         sources=list(text.sources),
         fingerprints=list(text.fingerprints),
-        config=config,
+        config=replace(config, tokens=text.n_tokens),
         replaced_by=replacement.by,
         replacement=_fingerprint(replacement),
         lens=None if lenses is None else lenses.digest or _fingerprint_of(lenses),

@@ -1,0 +1,53 @@
+"""A small text of two sources, and the atlas of the small model over it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+WINDOW = 48
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    """Models this small lose more by sharing their work than they gain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def texts(stories, tmp_path_factory) -> list[str]:
+    """Two text files of stories that the small model writes."""
+    from saccade.interp.lenses.self_text import sample_batches
+
+    folder, found = tmp_path_factory.mktemp("atlas"), []
+    for name, seed in (("red", 3), ("blue", 4)):
+        asked = {"n_tokens": 1500, "window": 61, "batch": 25, "seed": seed}
+        batches = sample_batches(stories, **asked)
+        lines = [
+            line
+            for batch in batches
+            for line in stories.tokenizer.batch_decode(batch.ids, skip_special_tokens=True)
+        ]
+        path = folder / f"{name}.txt"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        found.append(str(path))
+    return found
+
+
+@pytest.fixture(scope="session")
+def config() -> Any:
+    """Settings of the atlas."""
+    from saccade.interp.atlas.atlas_config import AtlasConfig
+
+    return AtlasConfig(tokens=1200, window=WINDOW, every=12)
+
+
+@pytest.fixture(scope="session")
+def atlas(stories, texts, config, chance_lenses) -> Any:
+    """The atlas of both texts, with random lenses."""
+    from saccade.interp.atlas.build import build_atlas
+
+    return build_atlas(stories, texts, config, lenses=chance_lenses())
