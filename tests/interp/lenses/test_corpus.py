@@ -202,6 +202,22 @@ def test_a_tokenizer_without_offsets_shares_the_bytes_out(model, tmp_path, small
     assert corpus.n_bytes == len(text)
 
 
+def test_a_text_without_line_breaks_is_cut_between_tokens(model, tmp_path, small_pieces):
+    """A tokenizer without offsets has no context around a piece: a cut token would be two."""
+
+    class Slow:
+        is_fast = False
+        eos_token_id = None
+
+        def __call__(self, texts, **_):
+            return {"input_ids": [[len(token) for token in text.split()] for text in texts]}
+
+    slow = like_a_model(Slow(), encoding=Encoding())
+    text = "one two three fourteen " * 41
+    corpus = read_corpus(write(tmp_path / "a.txt", text), slow, window=4)
+    assert ids_of(corpus) == [3, 3, 5, 8] * 41
+
+
 def test_a_tokenizer_written_in_python_is_read_with(tmp_path):
     from transformers import ByT5Tokenizer
 

@@ -54,15 +54,6 @@ def head_lenses(model, *, size: float = 0.3, seed: int = 0) -> Lenses:
     return Lenses(model=model, by_layer=by_layer, baseline=baseline, provenance=provenance)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Models this small lose more by sharing their work than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def model():
     return wrap_model(tiny("llama"), None, name="llama")
@@ -442,3 +433,17 @@ def test_a_model_that_has_learnt_is_read_better_at_depth(stories):
     (logit,) = evaluate_lenses(lenses, corpus_of(ids), baselines=("logit",)).baselines
     assert (logit.kl.diff() < 0).all()
     assert float(logit.top1[-1]) == 1.0
+
+
+def test_long_windows_are_read_one_at_a_time(lenses, corpus, monkeypatch):
+    """The memory of a forward pass is bounded by its tokens, as far as whole windows allow."""
+    for batch_tokens, expected in ((2 * LENGTH - 1, [1, 2, 3, 4, 5]), (2 * LENGTH, [2, 4, 5])):
+        monkeypatch.setattr("saccade.interp.lenses.evaluate.BATCH_TOKENS", batch_tokens)
+        read = []
+
+        def note(stage, done, total, read=read):
+            if stage == "reading":
+                read.append((done, total))
+
+        evaluate_lenses(lenses, corpus, baselines=(), progress=note)
+        assert read == [(done, WINDOWS) for done in expected]

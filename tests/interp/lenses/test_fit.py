@@ -10,7 +10,7 @@ import torch
 from saccade.distributed import Processes
 from saccade.errors import CorpusError, StoreError, UsageError
 from saccade.interp.lenses.batches import CorpusBatches, SelfBatches, kept_positions
-from saccade.interp.lenses.fit import fit_lenses
+from saccade.interp.lenses.fit import fit_lenses, open_batches
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.lenses.gather import gather
 from saccade.store.atomic import cache_dir
@@ -154,3 +154,22 @@ def test_a_full_disk_leaves_the_old_lenses_and_the_work_that_was_done(
     new = fit_lenses(stories, story_file, config, save_to=out)
     assert len(reads) == n_batches  # the text was not read again
     assert digest(out) != before and not torch.equal(new.baseline, old.baseline)
+
+
+def test_a_text_of_two_windows_is_fitted_on_one_and_chosen_with_the_other(stories, story_file):
+    batches = open_batches(stories, story_file, FitConfig(window=23, tokens=46))
+    assert batches.held_out_rows().tolist() == [False, True]
+    assert (
+        fit_lenses(stories, story_file, FitConfig(window=23, tokens=46)).provenance.n_tokens == 44
+    )
+
+
+def test_a_second_pass_over_the_text_is_reported_batch_by_batch(stories, story_file):
+    stages = []
+    config = FitConfig(kind="tuned", tokens=1100, window=31, rows=7)
+    fit_lenses(stories, story_file, config, progress=lambda *each: stages.append(each))
+    n_windows = 1100 // 30
+    n_fitted = n_windows - n_windows // 16  # the others are held out
+    n_batches = -(-n_fitted // 7)
+    told = [each for each in stages if each[0] == "reading the residual stream"]
+    assert told == [(told[0][0], count, n_batches) for count in range(1, n_batches + 1)]

@@ -1,5 +1,8 @@
 """What cannot be fitted is refused before any text is read, with the reason."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from saccade.errors import UsageError
@@ -96,3 +99,17 @@ def test_text_that_the_model_writes_has_windows_of_its_own(stories):
     assert checked(stories, config, is_own_text=True) == config
     with pytest.raises(UsageError, match="tokens: 300 is less than 512"):
         checked(stories, config)
+
+
+def test_a_fit_without_settings_reads_what_the_documentation_says():
+    page = (Path(__file__).parents[3] / "docs" / "lenses.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"Without options, a fit reads ([\d,]+) tokens: (\d+) windows of (\d+) tokens, "
+        r"(\d+) windows at a time, with seed (\d+)\.",
+        " ".join(page.split()),
+    )
+    assert found is not None
+    tokens, n_windows, window, rows, seed = (int(each.replace(",", "")) for each in found.groups())
+    config = FitConfig()
+    assert (config.tokens, config.window) == (tokens, window) and n_windows * window == tokens
+    assert (config.rows, config.seed) == (rows, seed)

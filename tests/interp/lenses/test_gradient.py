@@ -168,6 +168,26 @@ def test_the_published_recipe_lowers_the_kl_of_its_own_start(
     assert (after < before - 0.05).all()
 
 
+def test_a_layer_is_trained_in_pieces_of_the_size_that_memory_allows(stories, text, monkeypatch):
+    """Eleven positions at a time, however many there are: smaller pieces take longer."""
+    monkeypatch.setattr(gradient, "CHUNK_BYTES", 4 * stories.d_vocab * 8 * 11)
+    sizes = []
+
+    def counted(logits, target):
+        sizes.append(len(logits))
+        return find_objective("kl")(logits, target)
+
+    lenses = {LAYER: HeadLens.start(stories, LAYER)}
+    config = GradientConfig(rows=ROWS, steps=1)
+    train(stories, lenses, counted, text, config=config, processes=Processes())
+    n = ROWS * (text.windows.shape[1] - 2)  # neither BOS nor the last token
+    assert sizes == [11] * (n // 11) + [n % 11]
+    sizes.clear()
+    monkeypatch.setattr(gradient, "CHUNK_BYTES", 1)
+    train(stories, lenses, counted, text, config=config, processes=Processes())
+    assert sizes == [1] * n
+
+
 # -- A training that goes wrong. --
 
 

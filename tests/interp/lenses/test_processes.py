@@ -205,3 +205,54 @@ def test_sums_of_a_kinds_own_are_those_of_all_processes(
         for name, total in expected.sums.items():
             size = 1e-5 * float(total.abs().max())
             torch.testing.assert_close(found[name], total, rtol=0, atol=size)
+
+
+def test_training_taken_up_again_by_several_processes_ends_in_the_lens_of_one(
+    models, told, corpus_of, tmp_path, monkeypatch
+):
+    """Only the first process keeps a checkpoint: the others have its state from it."""
+    monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "PAUSE_OVER_WRITING", 0)
+    corpus, held_out = corpus_of(told[:12, :WINDOW]), told[12:15, :WINDOW]
+
+    def work(model, processes, *, limit=99, folder=tmp_path):
+        lenses = {LAYER: HeadLens.start(model, LAYER)}
+        kept = Checkpoint(folder, "training")
+
+        def stop(stage, done, total):
+            if done > limit:
+                raise KeyboardInterrupt
+
+        history = train(
+            model,
+            lenses,
+            find_objective("kl"),
+            corpus,
+            config=GradientConfig(rows=4, steps=6, learning_rate=1e-2),
+            processes=processes,
+            checkpoint=kept,
+            progress=stop,
+            held_out=held_out,
+        )
+        return lenses[LAYER].state_dict(), history
+
+    expected, losses = work(models[0], Processes(), folder=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        together(models, 2, lambda model, seat: work(model, seat, limit=3))
+    for found, history in together(models, 2, work):
+        assert history == pytest.approx(losses, rel=1e-5)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_windows_longer_than_a_chunk_of_the_sums_are_added_one_by_one(
+    models, told, corpus_of, monkeypatch
+):
+    batches = CorpusBatches(models[0], corpus_of(told[:7, :WINDOW]), 3)
+    expected = gather(models[0], batches, processes=Processes())
+    monkeypatch.setattr(checkpoints, "CHUNK", WINDOW // 2 - 1)  # every other position is read
+    found = gather(models[0], batches, processes=Processes())
+    assert found.statistics.n == expected.statistics.n > 0
+    for name, total in expected.statistics.sums.items():
+        size = 1e-6 * float(total.abs().max())
+        torch.testing.assert_close(found.statistics.sums[name], total, rtol=0, atol=size)

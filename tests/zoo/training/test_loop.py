@@ -457,6 +457,21 @@ def test_batches_of_unknown_number_are_fine_unless_the_rate_must_know(tiny_job, 
         train(tiny_job(epochs=2, schedule="cosine", job=stream), tmp_path / "other")
 
 
+def test_an_epoch_of_batches_of_unknown_number_is_as_long_as_the_first_was(tiny_job, tmp_path):
+    """Progress is shown once a total is known: the epochs times the batches of the first one."""
+    job, told = tiny_job(epochs=3), []
+
+    def stream(epoch):
+        return (batch for batch in job.batches(epoch)[epoch:])
+
+    folder = tmp_path / "run"
+    streamed = tiny_job(epochs=3, job={"batches": stream})
+    steps = train(streamed, folder, progress=lambda *words: told.append(words)).metrics["steps"]
+    assert steps == 17 + 16 + 15
+    assert [words[1:3] for words in told] == [(step, 3 * 17) for step in range(18, steps + 1)]
+    assert load_checkpoint(RunFolder(folder).checkpoint).state.epoch_length == 17
+
+
 @pytest.mark.parametrize(
     ("job", "words"),
     [
