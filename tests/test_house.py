@@ -33,7 +33,7 @@ DOORS = {"__init__", "__main__", "interp", "zoo"}  # they have no code of their 
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 NAMELESS = {"util", "utils", "common", "helper", "helpers", "misc"}
 
-MOST_MODULES = 290
+MOST_MODULES = 292
 # A later capability has a folder of its own, with its own limit. The limit of the others stays.
 LATER = {"interp/atlas": 14, "interp/studies/roles": 8}
 MEDIAN_LINES = 150
