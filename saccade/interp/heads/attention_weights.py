@@ -1,7 +1,7 @@
 """The attention weights of chosen layers and positions, computed next to the model's own kernel.
 
 `record_attention` keeps them; `recorded_queries` hands them on with queries and keys, one layer at
-a time, and keeps nothing.
+a time, and keeps nothing; `recorded_kernels` does so with all that a layer's scores are made of.
 
 The model is not switched to eager attention. There are three ways, and the first that works is
 used:
@@ -20,7 +20,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -76,8 +77,45 @@ def recorded_queries(
     Raises:
         ModelError: a layer's kernel shows no queries and keys. It is raised in the run.
     """
+    with recorded_kernels(hf, layers, partial(_give_queries, give)):
+        yield
+
+
+class KernelInput(NamedTuple):
+    """What the attention kernel of one layer gets.
+
+    ``weights = softmax(scores + mask)``, ``scores = scaling * query @ key^T``; with a soft-cap,
+    ``softcap * tanh(scores / softcap)`` takes their place.
+    """
+
+    query: Tensor
+    """``[batch, head, pos, d_head]``"""
+    key: Tensor
+    """``[batch, key_head, pos, d_head]``"""
+    value: Tensor
+    """``[batch, key_head, pos, d_value]``"""
+    mask: Tensor | None
+    """``[batch, head, query_pos, key_pos]``, any axis of size 1; True = may attend, or a number to
+    add."""
+    scaling: float
+    softcap: float | None
+
+
+GiveKernel: TypeAlias = Callable[[int, KernelInput, Tensor], None]
+"""Called with the index of a layer, the input of its kernel, and its weights."""
+
+
+@contextmanager
+def recorded_kernels(
+    hf: PreTrainedModel, layers: Sequence[HeadLayer], give: GiveKernel
+) -> Iterator[None]:
+    """As `recorded_queries`, with values, mask and scale."""
     with _recording(hf, _Recorder(layers, None, {}, give)) if layers else nullcontext():
         yield
+
+
+def _give_queries(give: GiveQueries, layer: int, kernel: KernelInput, weights: Tensor) -> None:
+    give(layer, kernel.query, kernel.key, weights)
 
 
 @contextmanager
@@ -122,7 +160,7 @@ class _Recorder:
         layers: Sequence[HeadLayer],
         positions: Sequence[int] | None,
         rows: dict[int, Tensor],
-        give: GiveQueries | None = None,
+        give: GiveKernel | None = None,
     ) -> None:
         self.index = {layer.attention: layer.index for layer in layers}
         self.positions = None if positions is None else list(positions)
@@ -161,6 +199,7 @@ class _Recorder:
         self,
         query: Tensor,
         key: Tensor,
+        value: Tensor,
         *,
         mask: Tensor | None,
         scaling: float | None,
@@ -171,7 +210,8 @@ class _Recorder:
         assert self.running is not None
         q, k = self.pick(query).float(), key.float()
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # one key head for each head
-        scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+        factor: float = q.shape[-1] ** -0.5 if scaling is None else scaling
+        scores = q @ k.transpose(-1, -2) * factor
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         if mask is not None:
@@ -186,7 +226,7 @@ class _Recorder:
             scores = torch.cat([scores, sink], dim=-1)
         weights = scores.softmax(-1)[..., : k.shape[2]].to(query.dtype)
         if self.give is not None:
-            self.give(self.running, query, key, weights)
+            self.give(self.running, KernelInput(query, key, value, mask, factor, softcap), weights)
             weights = weights[:0]  # only tells that this layer was seen in this run
         self.rows[self.running] = weights
 
@@ -217,6 +257,7 @@ def _wrapped(name: str, own: Callable[..., Any], recorder: _Recorder) -> Iterato
             recorder.compute(
                 query,
                 key,
+                value,
                 mask=mask,
                 scaling=kwargs.get("scaling"),
                 softcap=kwargs.get("softcap"),
@@ -272,8 +313,9 @@ class _WatchKernel(TorchFunctionMode):
     def _show(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        query, key, mask = given["query"], given["key"], given.get("attn_mask")
+        query, key, value = given["query"], given["key"], given["value"]
+        mask = given.get("attn_mask")
         if given.get("is_causal"):
             may = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
             mask = may.tril()[None, None]
-        self.recorder.compute(query, key, mask=mask, scaling=given.get("scale"))
+        self.recorder.compute(query, key, value, mask=mask, scaling=given.get("scale"))
