@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,14 @@ import typer
 from annotated_types import Ge, Le
 
 from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
-from saccade.cli.options import Ablate, Json, MeanText, OtherPrompt
+from saccade.cli.options import (
+    Ablate,
+    DataFolder,
+    Json,
+    MeanText,
+    OtherPrompt,
+    showing_progress,
+)
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
 
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from saccade.interp.effects.target import Target
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.studies.head_rank import RankedHead, Ranking
-    from saccade.interp.studies.roles import Roles
+    from saccade.interp.studies.roles.role import Roles
 
 
 HEADS_RANK_EXAMPLES = """
@@ -160,7 +168,7 @@ def _cell(name: str, value: float | None) -> str:
 
 HEADS_ROLES_EXAMPLES = """
 saccade heads roles --png roles.png
-saccade heads roles --role induction --role previous --json
+saccade heads roles --role induction --role successor --json
 """
 
 
@@ -168,45 +176,74 @@ saccade heads roles --role induction --role previous --json
 def heads_roles(
     role: Annotated[
         list[str] | None,
-        typer.Option(
-            help="induction, previous, duplicate, name-mover or copy; repeatable. Default: all."
-        ),
+        typer.Option(help="A role, by its name in the table; repeatable. Default: all."),
     ] = None,
     heads: Annotated[int, typer.Option(help="Number of heads to show per role.", min=1)] = 6,
-    seed: Annotated[Seed, typer.Option(help="Seed of the generated texts.")] = 0,
+    seed: Annotated[Seed, typer.Option(help="Seed of texts and intervals.")] = 0,
+    data: DataFolder = None,
     model: ModelOptions = DEFAULT_OPTIONS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
     png: Annotated[
         Path | None, typer.Option(help="Write one heat map per role to this file.")
     ] = None,
 ) -> None:
-    """Score every head for known roles, on generated text.
+    """Score every head for known roles, each by its published test, with a 95 % interval.
 
-    Induction heads attend to the token after an earlier occurrence of a token, previous-token heads
-    to the token before, duplicate-token heads to an earlier occurrence of the token itself: the
-    score is that share of attention. Name movers: logits added to the name that occurs once, times
-    the attention to it. Copy: how often the token a head attends to is among its top five tokens.
+    By attention: induction, previous, duplicate (Olsson et al., 2022), sink (Gu et al., 2024) and
+    retrieval (Wu et al., 2024). By what a head writes: copy, name-mover (Wang et al., 2022) and
+    successor (Gould et al., 2023). By exact effects: name-mover-effect, name-suppressor,
+    function-vector (Todd et al., 2024) and knowledge. The last two need data sets; without --role,
+    roles that cannot be measured are left out.
     """
-    from saccade.interp.studies.roles import ROLES, checked_roles, find_roles
+    from saccade.interp.studies.roles.roles import checked_roles, find_roles
 
-    asked = checked_roles(role) if role else ROLES
-    found = find_roles(model.open(), roles=asked, seed=seed)
-    if png is not None:
+    asked = checked_roles(role) if role else None
+    with showing_progress() as progress:
+        found = find_roles(model.open(), roles=asked, seed=seed, data=data, progress=progress)
+    if png is not None and found.found:
         from saccade.interp.lenses.evaluation import save_heat_maps
 
         save_heat_maps(png, found.scores, title=f"Roles of the heads of {found.model}")
         typer.echo(f"wrote {png}", err=True)
     if as_json:
-        typer.echo(found.to_json())
+        _print_json(found.to_dict())
     else:
         _show_heads_roles(found, heads)
+    for name, why in found.left_out.items():
+        typer.echo(f"left out: {name}: {why}", err=True)
 
 
 def _show_heads_roles(roles: Roles, n_heads: int) -> None:
-    for role in roles.scores:
-        best = roles.ranked(role, n_heads)
-        shown = (f"{f'{layer}.{head}':>5} {score:.2f}" for layer, head, score in best)
-        typer.echo(f"{role:<10} {'  '.join(shown)}")
+    for role, found in roles.found.items():
+        typer.echo(f"{role}: {roles.test_of(role)}")
+        for layer, head, score in roles.ranked(role, n_heads):
+            low, high = float(found.low[layer][head]), float(found.high[layer][head])
+            beside = "".join(
+                f"  {name} {float(rows[layer][head]):.3f}" for name, rows in found.beside.items()
+            )
+            typer.echo(f"{f'{layer}.{head}':>7} {score:6.3f}  [{low:.3f}, {high:.3f}]{beside}")
+        for note in found.notes:
+            typer.echo(f"  {note}")
+        if found.check is not None:
+            typer.echo(f"  {_checked(found.check)}")
+
+
+def _checked(check: Mapping[str, Any]) -> str:
+    """The ablation of knowledge retrievers on relations that they were not found on."""
+
+    def interval(name: str) -> str:
+        return "{mean:.2f} [{low:.2f}, {high:.2f}]".format(**check[name])
+
+    text = (
+        f"without {', '.join(check['heads'])}, found on other relations, {check['n_facts']} facts "
+        f"lose {interval('fall')}, at a KL of {interval('kl')}"
+    )
+    if "difference" not in check:
+        return text
+    return (
+        f"{text}; without {check['n_controls']} sets of other heads of these layers "
+        f"{interval('control_fall')}, at {interval('control_kl')}"
+    )
 
 
 # `heads flow` and `heads paths`: which head feeds which, for one prediction.

@@ -62,7 +62,7 @@ from saccade.interp.studies.edit.edit_file import Edit, edit_of
 from saccade.interp.studies.head_measures import HeadMap, Row
 from saccade.interp.studies.intervention_trial import Acted, Outcome, what_happened
 from saccade.interp.studies.prompt_contrast import Compared, compare_prompts
-from saccade.interp.studies.roles import find_roles
+from saccade.interp.studies.roles.roles import QUICK, find_roles
 from saccade.viewer import schemas as q
 from saccade.viewer.worker import OpenedModel, Progress, sized_cache
 
@@ -250,6 +250,9 @@ class RoleScores:
     model: str
     seed: int
     heads: list[dict[str, int | float | None]]
+    tests: dict[str, dict[str, Any]]
+    """By role: its published test, and the interval of each head, in the order of ``heads``."""
+    left_out: dict[str, str]
 
 
 # Files for download.
@@ -401,7 +404,7 @@ class ModelService:
         if self._roles is None:
             progress("scoring roles of heads", 0, 1)
             try:
-                found = find_roles(self.model)
+                found = find_roles(self.model, roles=QUICK)
             except ModelError:  # its tokenizer splits names, which two of the roles need
                 found = find_roles(self.model, roles=("induction", "previous", "duplicate"))
             self._roles = RoleScores(**json.loads(found.to_json()))

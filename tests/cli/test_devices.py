@@ -54,13 +54,13 @@ def guard(stories, lens):
 def said(saccade, stories, story, lens, guard, tmp_path, monkeypatch):
     """What a command says of the little model, here or on the second device."""
     from saccade.interp.heads import model
-    from saccade.interp.studies import roles
+    from saccade.interp.studies.roles import names as two_names
 
     names = {"lens": lens, "guard": guard, "text": story(tmp_path / "story.txt", sentences=99)}
     for name, text in (("pairs", PAIRS), ("ordinary", "\n".join(ORDINARY))):
         (path := tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
         names[name] = path
-    monkeypatch.setattr(roles, "NAMES", ("Lily", "Tom", "Ben", "Mia"))  # of one token each
+    monkeypatch.setattr(two_names, "NAMES", ("Lily", "Tom", "Ben", "Mia"))  # of one token each
     load = model.load_model
 
     def moved(*args, **kwargs):

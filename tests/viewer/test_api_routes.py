@@ -42,7 +42,16 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "compare": {"text": TEXT, "other": TEXT.replace("girl", "dog"), "token": "Lily"},
     "act": {"text": TEXT, "changes": [{"kind": "ablate", "layer": 1, "head": 3}], "say": 2},
 }
-MAPS = {"quality", "settings", "versions", "texts", "metrics", "validation", "meta"}  # by any name
+MAPS = {
+    "quality",
+    "settings",
+    "versions",
+    "texts",
+    "metrics",
+    "validation",
+    "meta",
+    "tests",
+}  # by any name
 
 
 class CountQuestion(Question):

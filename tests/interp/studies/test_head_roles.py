@@ -9,16 +9,15 @@ import torch
 from torch.testing import assert_close
 
 from saccade.errors import ModelError, UsageError
-from saccade.interp.studies.roles import (
-    checked_roles,
-    copy_scores,
+from saccade.interp.studies.roles.names import name_texts
+from saccade.interp.studies.roles.ov_circuits import copy_scores
+from saccade.interp.studies.roles.patterns import (
     duplicate_token_score,
-    find_roles,
     induction_score,
-    name_texts,
     previous_token_score,
     repeated_blocks,
 )
+from saccade.interp.studies.roles.roles import checked_roles, find_roles
 
 BLOCK, REPEATS, START = 5, 3, 1
 N = START + BLOCK * REPEATS
@@ -167,7 +166,7 @@ def reader_of_tokens():
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     from saccade.interp.heads.model import wrap_model
-    from saccade.interp.studies.roles import NAMES, PLACES, SHAPES, THINGS
+    from saccade.interp.studies.roles.names import NAMES, PLACES, SHAPES, THINGS
 
     tokens = {token for shape in SHAPES for token in shape.split() if "{" not in token}
     tokens |= {*NAMES, *PLACES, *THINGS, *(f"{place}," for place in PLACES), "[unknown]"}
@@ -201,7 +200,7 @@ def test_texts_with_two_names_say_one_once_and_one_twice(reader_of_tokens):
 def test_the_name_mover_score_is_what_a_head_adds_times_where_it_looks(reader_of_tokens):
     from saccade.interp.heads.capture import capture
     from saccade.interp.heads.residual_path import direct_logits
-    from saccade.interp.studies.roles import NAME_ROWS
+    from saccade.interp.studies.roles.names import NAME_ROWS
 
     model = reader_of_tokens
     text = name_texts(model, rows=NAME_ROWS, seed=0)
