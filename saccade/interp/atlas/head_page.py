@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,25 @@ class AtlasPages:
         """The label of every head."""
         return make_labels(self.atlas)
 
+    @cached_property
+    def model(self) -> str:
+        """The name of the model; pages are shared and must not show a path of this machine."""
+        name = self.atlas.provenance.model
+        return PurePath(name).name if PurePath(name).is_absolute() else name
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The names of the sources: of files without their folders, unless two are the same."""
+        full = self.atlas.provenance.sources
+        short = [PurePath(each).name for each in full]
+        return short if len(set(short)) == len(short) else list(full)
+
+    @cached_property
+    def n_special(self) -> int:
+        """1 if every window begins with one same token, which the tokenizer adds to a text."""
+        first = self.atlas.windows[:, 0]
+        return int(len(first) > 1 and bool((first == first[0]).all()))
+
     def overview(self) -> dict[str, Any]:
         """All heads with all their metrics, and what the atlas was made of."""
         atlas = self.atlas
@@ -45,9 +65,9 @@ class AtlasPages:
         rows = [atlas.metric_row(at) for at in range(len(atlas.sites))]
         return plain(
             {
-                "model": provenance.model,
+                "model": self.model,
                 "fingerprint": provenance.model_fingerprint,
-                "sources": provenance.sources,
+                "sources": self.sources,
                 "tokens": atlas.windows.numel(),
                 "window": atlas.windows.shape[1],
                 "positions": len(atlas.records),
@@ -66,7 +86,7 @@ class AtlasPages:
         figures, label = atlas.heads[at], self.labels[at]
         return plain(
             {
-                "model": atlas.provenance.model,
+                "model": self.model,
                 "name": figures.name,
                 "layer": layer,
                 "head": head,
@@ -126,7 +146,7 @@ class AtlasPages:
         """A head at a recorded position: the text before it, and what it does and looks at."""
         atlas, records = self.atlas, self.atlas.records
         window, position = int(records.window[row]), int(records.position[row])
-        start = max(0, position + 1 - CONTEXT_TOKENS)
+        start = max(self.n_special, position + 1 - CONTEXT_TOKENS)
         ids = atlas.windows[window, : position + 2].tolist()
         texts = atlas.show(ids)
         looked = zip(
@@ -135,13 +155,13 @@ class AtlasPages:
         return {
             "window": window,
             "position": position,
-            "source": atlas.provenance.sources[int(atlas.source[window])],
+            "source": self.sources[int(atlas.source[window])],
             "kl": float(records.kl[row, at]),
             "on_next": float(records.on_next[row, at]),
             "start": start,
             "tokens": texts[start : position + 1],
             "next": texts[position + 1],
-            "before": "".join(texts[:start]),
+            "before": "".join(texts[self.n_special : start]),
             "promotes": self._changes("promoted", row, at),
             "suppresses": self._changes("suppressed", row, at),
             "looks": [[key, weight] for key, weight in looked if weight > 0],
