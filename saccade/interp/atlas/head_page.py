@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TOKENS = 20
 LOOK_TOKENS = 20
 CONTEXTS, OF_EACH = 12, 3
+LEAST_SHOWN = 0.02  # smaller weights of a sequence cannot be told apart by colour
 CONTEXT_TOKENS = 48  # shown before a position
 # Effects in nats: a stratum is what lies between two of these bounds.
 BOUNDS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, float("inf"))
@@ -117,9 +118,10 @@ class AtlasPages:
     def _does(self, at: int) -> dict[str, Any]:
         kl = self.atlas.records.kl[:, at]
         order = kl.argsort(descending=True, stable=True).tolist()
+        values = kl.tolist()
         strata = []
         for low, high in zip(BOUNDS[-2::-1], BOUNDS[:0:-1], strict=True):
-            inside = [row for row in order if low <= float(kl[row]) < high]
+            inside = [row for row in order if low <= values[row] < high]
             # Evenly spaced from strong to weak.
             step = max(1, len(inside) // OF_EACH)
             shown = inside[step // 2 :: step][:OF_EACH]
@@ -209,13 +211,18 @@ class AtlasPages:
         for number, window in enumerate(sampled.window[at].tolist()):
             if window < 0:
                 continue
-            edges = edges_of(sampled.keys[at, number], sampled.weights[at, number])
+            tokens = self.atlas.windows[window].tolist()
+            # Sequences are most of a page: per query, keys and weights in turn, weights per mille.
+            looks: list[list[int]] = [[] for _ in tokens]
+            for edge in edges_of(sampled.keys[at, number], sampled.weights[at, number]):
+                if edge.weight >= LEAST_SHOWN:
+                    looks[edge.query] += [edge.key, round(1000 * edge.weight)]
             found.append(
                 {
                     "window": window,
                     "peak": float(self.atlas.peaks[window, at]),
-                    "tokens": self.atlas.show(self.atlas.windows[window].tolist()),
-                    "edges": [[edge.query, edge.key, round(edge.weight, 3)] for edge in edges],
+                    "tokens": self.atlas.show(tokens),
+                    "looks": looks,
                 }
             )
         return found

@@ -82,13 +82,17 @@ export function hasAnswer(route, question) {
   );
 }
 
-// A site of several files: the file of a head, and that of all heads; null elsewhere.
+// A site of several files: the file of a head, that of all heads, the names of all heads; null elsewhere.
 export function headFile(name) {
   return inlined?.site?.names.includes(name) ? inlined.site.head.replace("NAME", name) : null;
 }
 
 export function siteFile() {
   return inlined?.site?.overview ?? null;
+}
+
+export function siteNames() {
+  return inlined?.site?.names ?? null;
 }
 
 // Whether there is any answer of one of these routes: a file has some screens only.

@@ -1,10 +1,10 @@
 // The page of a head in the atlas: its label, what it does, knows and looks at over a text, its roles.
 
-import { columnNames, dotted, make, panel } from "./dom.js";
+import { make, panel } from "./dom.js";
 import { aboutMetric, formatMetric, GROUPS, metricName } from "./atlas_metrics.js";
 import { contextStepper } from "./head_context.js";
 import { fact, section } from "./head_card.js";
-import { headLink } from "./head_link.js";
+import { compositionPanel, whyPanel } from "./head_circuit.js";
 import { sequenceStepper } from "./head_sequence.js";
 import { histogram } from "./histogram.js";
 import { titleOf } from "./measures.js";
@@ -16,17 +16,22 @@ export function atlasHead(page) {
   const node = make(
     "div",
     { class: "atlas-head" },
-    panel(null, make("div", { class: "panel-head" }, make("h1", {}, titleOf(page)), make("span", { class: "soft" }, page.model)), labelOf(page)),
+    panel(null, head(page), labelOf(page)),
     panel(null, doesSection(page, contexts)),
-    make(
-      "div",
-      { class: "two" },
-      panel(null, looksSection(page)),
-      make("div", { class: "atlas-side" }, knowsPanel(page), whyPanel(page), rolesPanel(page), compositionPanel(page)),
-    ),
+    panel(null, looksSection(page)),
+    make("div", { class: "two" }, knowsPanel(page), whyPanel(page), rolesPanel(page), compositionPanel(page)),
     page.looks.sequences.length ? panel("Sampled sequences", sequenceStepper(page)) : null,
   );
   return { node, update: (state) => contexts?.to(Number(state.context) || 0) };
+}
+
+function head(page) {
+  return make(
+    "div",
+    { class: "panel-head" },
+    make("h1", {}, titleOf(page)),
+    make("span", { class: "soft" }, page.model),
+  );
 }
 
 function labelOf({ label }) {
@@ -35,7 +40,7 @@ function labelOf({ label }) {
       "li",
       {},
       make("b", {}, phrase),
-      make("span", { class: "soft" }, ` in ${percent(rate, 0)} of its effect; ${percent(average, 0)} on average over heads`),
+      make("span", { class: "soft" }, ` in ${percent(rate, 0)} of its effect, average ${percent(average, 0)}`),
     ),
   );
   return make(
@@ -62,17 +67,17 @@ function doesSection({ does, metrics, name }, contexts) {
     metricFacts(metrics, GROUPS.effect),
     make(
       "div",
-      { class: "two" },
+      { class: "two lists" },
       shares("promotes", does.promotes, "higher"),
       shares("suppresses", does.suppresses, "lower"),
     ),
+    contexts ? [make("h3", {}, "Contexts, from its strongest to those without effect"), contexts] : null,
     make("h3", {}, "How large its effect is"),
     histogram({
       title: `Effects of head ${name}`,
       unit: "effect at a position, in nats",
       bins: effectBins(does.histogram),
     }),
-    contexts ? [make("h3", {}, "Contexts, from its strongest to those without effect"), contexts] : null,
   );
 }
 
@@ -118,10 +123,14 @@ function looksSection({ looks, metrics, name }) {
     "its attention over the text",
     metricFacts(metrics, GROUPS.look),
     make("h3", {}, "How far back"),
-    histogram({ title: `Distances of head ${name}`, unit: "distance in tokens", bins: distanceBins(looks.distance) }),
+    histogram({
+      title: `Distances of head ${name}`,
+      unit: "distance in tokens",
+      bins: distanceBins(looks.distance),
+    }),
     make(
       "div",
-      { class: "two" },
+      { class: "two lists" },
       tokens("keys (attention per occurrence)", looks.key_tokens),
       tokens("queries (attention per occurrence)", looks.query_tokens),
     ),
@@ -140,72 +149,23 @@ function distanceBins(distance) {
   return bins;
 }
 
-function whyPanel({ why }) {
-  const directions = Array.isArray(why) ? why : (why?.directions ?? []);
-  if (!directions.length) return null;
-  const textOf = (token) => (typeof token === "string" ? token : token.text);
-  return panel(
-    null,
-    section(
-      "Why",
-      "what its queries and keys have in common where it looks",
-      make(
-        "ul",
-        { class: "directions" },
-        directions.map(({ name, share, tokens = [] }) =>
-          make(
-            "li",
-            {},
-            make("b", {}, String(name)),
-            share === undefined || share === null ? null : make("span", { class: "number soft" }, ` ${percent(share)}`),
-            make("p", {}, tokens.map((token) => make("span", { class: "token chip" }, dotted(textOf(token))))),
-          ),
-        ),
-      ),
-    ),
-  );
-}
-
-// Tables by name, or one list of rows; heads in them are links.
-function compositionPanel({ composition }) {
-  const tables = Array.isArray(composition) ? { "": composition } : (composition ?? {});
-  const drawn = Object.entries(tables).filter(([, rows]) => Array.isArray(rows) && rows.length);
-  if (!drawn.length) return null;
-  return panel(
-    null,
-    section(
-      "With whom",
-      "composition with other heads",
-      drawn.map(([name, rows]) => [name ? make("h3", {}, metricName(name)) : null, rowTable(name, rows)]),
-    ),
-  );
-}
-
-function rowTable(name, rows) {
-  const objects = rows.map((row) => (row && typeof row === "object" && !Array.isArray(row) ? row : { value: row })),
-    keys = [...new Set(objects.flatMap(Object.keys))];
-  const isNumber = (key) => objects.some((row) => typeof row[key] === "number");
-  const cell = (key, value) => {
-    if (typeof value === "number") return make("td", { class: "number" }, brief(value));
-    return make("td", {}, /^\d+\.\d+$/.test(value) ? headLink(value, {}, value) : String(value ?? "–"));
-  };
-  const table = make(
-    "table",
-    { class: "metrics" },
-    columnNames(keys.map((key) => `${isNumber(key) ? "#" : ""}${metricName(key)}`)),
-    make("tbody", {}, objects.map((row) => make("tr", {}, keys.map((key) => cell(key, row[key]))))),
-  );
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `composition ${name}`.trim() }, table);
-}
-
 function rolesPanel({ roles }) {
   const names = Object.keys(roles);
   if (!names.length) return null;
   const rows = names.map((name) =>
-    make("tr", { "data-role": name }, make("th", { scope: "row" }, metricName(name)), make("td", { class: "number" }, brief(roles[name]))),
+    make(
+      "tr",
+      { "data-role": name },
+      make("th", { scope: "row" }, metricName(name)),
+      make("td", { class: "number" }, brief(roles[name])),
+    ),
   );
   return panel(
     null,
-    section("Roles", "scores of published tests", make("table", { class: "roles" }, make("tbody", {}, rows))),
+    section(
+      "Roles",
+      "scores of published tests",
+      make("table", { class: "roles" }, make("tbody", {}, rows)),
+    ),
   );
 }

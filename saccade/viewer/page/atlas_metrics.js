@@ -74,7 +74,8 @@ export function rolesAmong(metrics) {
   return metrics.filter((name) => !METRICS[name]);
 }
 
-// An axis over the known values: {ticks, text, share(value) -> 0 to 1}. A logarithmic one starts at its least positive value.
+// An axis over the known values: {ticks, text, share(value) -> 0 to 1}. A logarithmic one starts at its least positive
+// value.
 export function axisOf(name, values) {
   const known = values.filter((value) => Number.isFinite(value));
   if (isLogMetric(name) && known.some((value) => value > 0)) return logAxis(known);
@@ -83,7 +84,7 @@ export function axisOf(name, values) {
   const [low, high] = known.length ? [least, most > least ? most : least + 1] : [0, 1];
   const step = (high - low) * 0.04;
   return {
-    ticks: ticks(low, high),
+    ticks: ticks(low, high, 7),
     text: (value) => brief(value),
     share: (value) => (value - low + step) / (high - low + 2 * step),
   };
@@ -95,8 +96,10 @@ function logAxis(values) {
     high = Math.max(...positive, low + 0.3) + 0.08;
   const powers = [];
   for (let power = Math.ceil(low); power <= high; power += 1) powers.push(10 ** power);
-  const between = powers.length < 2 ? [2, 5].flatMap((n) => [Math.floor(low), Math.ceil(low)].map((p) => n * 10 ** p)) : [];
-  const shown = [...powers, ...between].filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+  const around = [Math.floor(low), Math.ceil(low), Math.ceil(low) + 1],
+    between = powers.length < 3 ? around.flatMap((power) => [2 * 10 ** power, 5 * 10 ** power]) : [];
+  const isIn = (value) => Math.log10(value) >= low && Math.log10(value) <= high,
+    shown = [...powers, ...between].filter(isIn);
   return {
     ticks: shown.sort((a, b) => a - b),
     text: (value) => (value < 1e-3 ? value.toExponential(0).replace("-", "−") : brief(value)),

@@ -48,7 +48,10 @@ export function atlasOverview(overview) {
     const known = shades.filter(Number.isFinite);
     const isTwoWay = known.some((value) => value < 0) && !isLog;
     const scale = scaleOf(known, { signed: isTwoWay, low: isTwoWay ? null : Math.min(...known) });
-    const axis = (name) => ({ name: metricName(name), axis: axisOf(name, values(name)) });
+    const axis = (name) => ({
+      name: `${metricName(name)}${isLogMetric(name) ? " (logarithmic)" : ""}`,
+      axis: axisOf(name, values(name)),
+    });
     picture.show({
       x: axis(axes.x),
       y: axis(axes.y),

@@ -1,4 +1,5 @@
-// Sampled sequences of a head: pointing at a token, or reaching it with the arrow keys, shows where it looks from there.
+// Sampled sequences of a head: pointing at a token, or reaching it with the arrow keys, shows where the head looks
+// from there.
 
 import { announce, dotted, make } from "./dom.js";
 import { scaleOf } from "./colours.js";
@@ -14,19 +15,25 @@ export function sequenceStepper({ looks }) {
   });
 }
 
-function sequenceView({ tokens, edges, peak, window }) {
-  const looks = tokens.map(() => []),
-    received = tokens.map(() => 0);
-  for (const [query, key, weight] of edges) {
-    looks[query].push([key, weight]);
-    received[key] = Math.max(received[key], weight);
-  }
+// `flat` has keys and weights of each token in turn, weights per mille.
+function sequenceView({ tokens, looks: flat, peak, window }) {
+  const received = tokens.map(() => 0);
+  const looks = flat.map((row) => {
+    const pairs = [];
+    for (let at = 0; at < row.length; at += 2) pairs.push([row[at], row[at + 1] / 1000]);
+    for (const [key, weight] of pairs) received[key] = Math.max(received[key], weight);
+    return pairs;
+  });
   // Without a chosen token: the largest weight that each token gets, the first position left out.
   const rest = received.map((weight, at) => (at ? weight : 0));
   const scale = scaleOf([], { low: 0, high: 1, root: true });
   const said = make("p", { class: "note said" });
   const spans = tokens.map((text, at) =>
-    make("span", { class: "token", role: "button", tabindex: -1, "data-at": at, "aria-label": labelOf(at) }, dotted(text)),
+    make(
+      "span",
+      { class: "token", role: "button", tabindex: -1, "data-at": at, "aria-label": labelOf(at) },
+      dotted(text),
+    ),
   );
   const row = make(
     "p",
@@ -55,7 +62,8 @@ function sequenceView({ tokens, edges, peak, window }) {
     });
     said.textContent =
       at === null
-        ? `Window ${window}, largest weight ${percent(peak, 0)}. Shaded by the largest weight each token gets; point at a token to see where the head looks from there.`
+        ? `Window ${window}, largest weight ${percent(peak, 0)}. Shaded by the largest weight that each token ` +
+          "gets; point at a token to see where the head looks from there."
         : labelOf(at);
   }
   const atOf = (target) => target.closest?.("[data-at]")?.dataset.at;

@@ -16,13 +16,15 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 // points: {name, x, y, value, label}; axes: {name, axis}; tip(point) -> nodes. `show` draws other points.
 export function scatter({ title, onchoose, onpoint = () => {}, tip }) {
   const canvas = make("canvas", { "aria-hidden": "true" });
+  const keys =
+    "Arrow keys move to the nearest head, Page Up and Page Down to the one before and after, Enter opens it.";
   const frame = make(
     "div",
     {
       class: "scatter picture",
       role: "application",
       "aria-roledescription": "scatter plot",
-      "aria-label": `${title}. Arrow keys move to the nearest head, Page Up and Page Down to the one before and after, Enter opens it.`,
+      "aria-label": `${title}. ${keys}`,
       tabindex: 0,
     },
     canvas,

@@ -1,37 +1,58 @@
 // The atlas: what every head does, knows and looks at over a text. All heads, or the page of one.
 
 import { make } from "./dom.js";
-import { hasAnswer, request, siteFile } from "./api.js";
+import { hasAnswer, request, siteFile, siteNames } from "./api.js";
 import { asyncView, empty } from "./async_view.js";
 import { atlasHead } from "./atlas_head.js";
 import { atlasOverview } from "./atlas_overview.js";
+import { headLink } from "./head_link.js";
 import { getState, setState } from "./state.js";
 import { isReady } from "./status.js";
 
 export function atlasScreen() {
   const main = asyncView("atlas", { waiting: "Reading the atlas…" }),
-    bar = make("div", { class: "atlas-bar" }, allHeads());
+    bar = asyncView("atlas-bar");
   const node = make("div", { class: "screen screen-atlas" }, bar, main);
   let shown = null; // what the view shows now
   return {
     node,
     update(state) {
-      const name = /^\d+\.\d+$/.test(state.head) && hasAnswer(`atlas/${state.head}`, {}) ? state.head : "";
-      bar.hidden = !name || (!siteFile() && !hasAnswer("atlas", {}));
-      const key = `${name} ${isReady()}`,
-        draw = name ? () => page(name) : overview;
-      if (shown?.key === key) shown.view.update?.(state);
-      else {
-        shown = null;
-        main.fill(key, async () => {
-          const view = await draw();
-          shown = { key, view };
-          view.update?.(getState());
-          return view.node;
-        });
+      const isHead = /^\d+\.\d+$/.test(state.head) && hasAnswer(`atlas/${state.head}`, {}),
+        key = `${isHead ? state.head : ""} ${isReady()}`;
+      if (isHead) bar.fill(key, () => barOf(state.head));
+      else bar.clear();
+      if (shown?.key === key) {
+        shown.view.update?.(state);
+        return;
       }
+      shown = null;
+      main.fill(key, async () => {
+        const view = await (isHead ? page(state.head) : overview());
+        shown = { key, view };
+        view.update?.(getState());
+        return view.node;
+      });
     },
   };
+}
+
+// To all heads, and to the heads before and after this one.
+async function barOf(name) {
+  const names = siteNames() ?? (await namesHere()),
+    at = names.indexOf(name);
+  const link = (to, text) => (to === undefined ? null : headLink(to, {}, text));
+  return make(
+    "nav",
+    { "aria-label": "Heads of the atlas" },
+    siteFile() || hasAnswer("atlas", {}) ? allHeads() : null,
+    at < 0 ? null : [link(names[at - 1], `← ${names[at - 1]}`), link(names[at + 1], `${names[at + 1]} →`)],
+  );
+}
+
+async function namesHere() {
+  if (!hasAnswer("atlas", {})) return [];
+  const { atlas } = await request("atlas").catch(() => ({ atlas: null })); // the page tells the error
+  return atlas?.heads.map(({ name }) => name) ?? [];
 }
 
 function allHeads() {
@@ -44,8 +65,13 @@ function allHeads() {
 async function overview() {
   const { atlas, error, hint } = await request("atlas");
   if (atlas) return atlasOverview(atlas);
-  const node = empty(`${error[0].toUpperCase()}${error.slice(1)}.`, make("p", { class: "hint" }, coded(hint)));
-  return { node: [make("h1", { class: "visually-hidden" }, "Atlas"), node] };
+  const title = `${error[0].toUpperCase()}${error.slice(1)}.`;
+  return {
+    node: [
+      make("h1", { class: "visually-hidden" }, "Atlas"),
+      empty(title, make("p", { class: "hint" }, coded(hint))),
+    ],
+  };
 }
 
 // Commands stand between backticks, as on the command line.
