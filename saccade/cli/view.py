@@ -37,6 +37,10 @@ def view(
             help="A folder or a hub name; repeatable. Default: where `lens fit` writes it."
         ),
     ] = None,
+    atlas: Annotated[
+        Path | None,
+        typer.Option(help="The folder of an atlas. Default: where `atlas build` writes it."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="A folder with data sets, for traces that need one.")
     ] = None,
@@ -80,6 +84,10 @@ def view(
     for folder in given:
         if not folder.is_dir():
             raise UsageError(f"there is no folder {folder}", hint="give a folder of runs or traces")
+    if atlas is not None and not atlas.is_dir():
+        raise UsageError(
+            f"there is no folder {atlas}", hint="give the folder that `saccade atlas build` wrote"
+        )
     _check_packages()
 
     from saccade.viewer.worker import ViewConfig
@@ -91,6 +99,7 @@ def view(
         device_map=model.device_map,
         lenses=tuple(lens or ()),
         folders=given,
+        atlas=atlas,
         data=data,
         has_model=not no_model,
         trust_remote_code=model.trust_remote_code,

@@ -22,6 +22,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import chain
@@ -51,6 +52,7 @@ PAGE_TYPES = {
     "woff2": "font/woff2",
 }
 MAIN = "main.js"
+_START = f'import "saccade/{MAIN}";'
 _STYLE = re.compile(r'<link rel="stylesheet" href="/page/([\w-]+\.css)"\s*/?>')
 _ICON = re.compile(r'<link rel="icon"[^>]*href="/page/([\w-]+\.svg)"[^>]*>')
 _SCRIPT = re.compile(r'<script type="module" src="/page/main\.js"></script>')
@@ -83,23 +85,57 @@ def offline_page(
     state: Mapping[str, Any], answers: Sequence[SavedAnswer], *, title: str = ""
 ) -> str:
     """One HTML file that starts in ``state`` and contains these answers."""
-    data = _inlined(state, answers)
-    modules = _modules()
-    imports = json.dumps({"imports": {f"saccade/{name}": url for name, url in modules.items()}})
-    start = f'import "saccade/{MAIN}";'
+    imports, start = _import_map(), _START
     # Hashes: the page may run these two inline scripts and no other.
-    allowed = " ".join(f"'sha256-{_sha256(each)}'" for each in (imports, start))
-    policy = (
-        f"default-src 'none'; script-src {allowed} data:; style-src 'unsafe-inline'; "
-        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+    html = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", _text("index.html"))
+    return _with_data(
+        html,
+        _inlined(state, answers),
+        f'<script type="importmap">{imports}</script><script type="module">{start}</script>',
+        _policy(f"{_hashes(imports, start)} data:", "'unsafe-inline'"),
+        title,
     )
-    html = _text("index.html")
-    html = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", html)
+
+
+def shared_files() -> dict[str, str]:
+    """The style sheet and the modules of the page, for a folder of pages that load them."""
+    styles = "\n".join(_text(name) for name in _STYLE.findall(_text("index.html")))
+    # A module cannot be loaded from a file: this script adds the import map and starts the page.
+    script = (
+        f"for (const [type, text] of {json.dumps([['importmap', _import_map()], ['module', _START]])})\n"
+        '  document.head.append(Object.assign(document.createElement("script"), { type, text }));\n'
+    )
+    return {"page.css": styles, "page.js": script}
+
+
+def page_of_site(
+    state: Mapping[str, Any],
+    answers: Sequence[SavedAnswer],
+    site: Mapping[str, Any],
+    *,
+    folder: str,
+    title: str,
+) -> str:
+    """An HTML file that loads the `shared_files` of ``folder``, such as ``../``.
+
+    Args:
+        site: the addresses of the other files: ``head`` with NAME in it, ``names`` and ``overview``.
+    """
+    links = iter([f'<link rel="stylesheet" href="{folder}page.css">'])
+    html = _STYLE.sub(lambda _: next(links, ""), _text("index.html"))
+    allowed = f"'self' file: {_hashes(_import_map(), _START)} data:"
+    return _with_data(
+        html,
+        _inlined(state, answers, site),
+        f'<script defer src="{folder}page.js"></script>',
+        _policy(allowed, "'self' file: 'unsafe-inline'"),
+        title,
+    )
+
+
+def _with_data(html: str, data: str, scripts: str, policy: str, title: str) -> str:
     html = _ICON.sub(lambda found: _icon(found[1]), html)
-    scripts = (
-        f'<script type="application/json" id="saccade-data">{data}</script>'
-        f'<script type="importmap">{imports}</script><script type="module">{start}</script>'
-    )
+    scripts = f'<script type="application/json" id="saccade-data">{data}</script>{scripts}'
     html = _SCRIPT.sub(lambda _: scripts, html)
     assert "/page/" not in html.replace(data, ""), "index.html refers to a file with an unknown tag"
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -108,6 +144,22 @@ def offline_page(
         escaped = escape(title.encode("utf-8", errors="replace").decode("utf-8"))
         html = re.sub(r"<title>.*?</title>", lambda _: f"<title>{escaped}</title>", html)
     return html
+
+
+def _policy(scripts: str, styles: str) -> str:
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; "
+        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hashes(*texts: str) -> str:
+    return " ".join(f"'sha256-{_sha256(each)}'" for each in texts)
+
+
+@cache
+def _import_map() -> str:
+    return json.dumps({"imports": {f"saccade/{name}": url for name, url in _modules().items()}})
 
 
 def json_bytes(answer: Any) -> bytes:
@@ -132,13 +184,18 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _inlined(state: Mapping[str, Any], answers: Sequence[SavedAnswer]) -> str:
+def _inlined(
+    state: Mapping[str, Any],
+    answers: Sequence[SavedAnswer],
+    site: Mapping[str, Any] | None = None,
+) -> str:
     items = ",".join(
         f'{{"route":{json.dumps(each.route)},"question":{json.dumps(dict(each.question))},'
         f'"answer":{each.answer.decode("utf-8")}}}'
         for each in answers
     )
-    whole = f'{{"state":{json.dumps(dict(state))},"answers":[{items}]}}'
+    others = "" if site is None else f'"site":{json.dumps(dict(site))},'
+    whole = f'{{"state":{json.dumps(dict(state))},{others}"answers":[{items}]}}'
     # HTML does not unescape the text of a script: the token "</script>" must not end it.
     return whole.replace("<", "\\u003c")
 
@@ -202,7 +259,7 @@ def reading_page(reading: Mapping[str, Any]) -> str:
         "max_tokens": len(reading["tokens"]),
     }
     answers = [
-        SavedAnswer("status", {}, json_bytes(_status(model))),
+        SavedAnswer("status", {}, json_bytes(status_of_file(model))),
         SavedAnswer("reading", question, json_bytes({**reading, "lens": LENS})),
     ]
     return offline_page(state, answers, title=f"{reading['model']}: {reading['text'][:TITLE]}")
@@ -218,13 +275,13 @@ def traces_page(traces: Sequence[Mapping[str, Any]], *, title: str = "") -> str:
     """
     title = title or next((each["title"] for each in traces if each["title"]), "trace")
     answers = [
-        SavedAnswer("status", {}, json_bytes(_status(None))),
+        SavedAnswer("status", {}, json_bytes(status_of_file(None))),
         SavedAnswer("trace", {}, json_bytes([_compact(each) for each in traces])),
     ]
     return offline_page({"screen": "traces"}, answers, title=title[:TITLE])
 
 
-def _status(model: dict[str, Any] | None) -> dict[str, Any]:
+def status_of_file(model: dict[str, Any] | None = None) -> dict[str, Any]:
     """The answer of `status` for a file, which has no server."""
     return {
         "version": __version__,

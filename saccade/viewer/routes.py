@@ -18,6 +18,7 @@ from saccade.errors import UsageError
 from saccade.viewer import schemas as q
 
 if TYPE_CHECKING:
+    from saccade.viewer.atlas_service import AtlasService
     from saccade.viewer.runs import Gallery
     from saccade.viewer.service import ModelService
     from saccade.viewer.session import Session
@@ -57,9 +58,16 @@ def _model() -> type[ModelService]:
     return ModelService
 
 
+def _atlas() -> type[AtlasService]:
+    from saccade.viewer.atlas_service import AtlasService
+
+    return AtlasService
+
+
 SESSION = Source(lambda session: session, _session)
 FOLDERS = Source(lambda session: session.gallery, _folders, reads_files=True)
 MODEL = Source(lambda session: session.service, _model)
+ATLAS = Source(lambda session: session.atlas, _atlas, reads_files=True)
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,9 @@ ROUTES = (
     Route(
         "edit", MODEL, lambda service: service.edit, q.ActQuestion, by_worker=True, file="edit.zip"
     ),
+    Route("atlas", ATLAS, lambda atlas: atlas.overview),
+    Route("atlas/{name}", ATLAS, lambda atlas: atlas.page),
+    Route("find", ATLAS, lambda atlas: atlas.find, q.FindQuestion),
     Route("trace", FOLDERS, lambda gallery: gallery.trace, q.TraceQuestion, by_worker=True),
     Route("runs/{name}", FOLDERS, lambda gallery: gallery.run),
     Route("traces/{name}", FOLDERS, lambda gallery: gallery.saved_trace),

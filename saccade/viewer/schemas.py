@@ -207,6 +207,18 @@ class TraceQuestion(Question):
     input: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
 
+class FindQuestion(Question):
+    """Which heads of an atlas are asked for: all conditions must hold."""
+
+    token: TokenText | None = None
+    suppressed: TokenText | None = None
+    role: TokenText | None = None
+    where: Annotated[list[TokenText], Field(max_length=16)] = []
+    like: TokenText | None = None
+    matters_in: Name | None = None
+    not_in: Name | None = None
+
+
 class NoQuestion(Question):
     """A question without fields."""
 

@@ -13,6 +13,7 @@ from cachetools import LRUCache
 from saccade import __version__
 from saccade.errors import ModelError, SaccadeError
 from saccade.viewer import schemas as q
+from saccade.viewer.atlas_service import AtlasService
 from saccade.viewer.export import json_bytes
 from saccade.viewer.routes import ROUTES, Route, RouteCall
 from saccade.viewer.runs import Gallery, NotFoundError
@@ -105,6 +106,7 @@ class Session:
         self.config, self.routes = config, routes
         self.worker = Worker()
         self.gallery = Gallery(config.folders, data=config.data)
+        self.atlas = AtlasService(config.atlas, self._model)
         self._answers: LRUCache[str, bytes] = sized_cache(ANSWER_BYTES, size=len)
         self._service: ModelService | None = None
         self._problem: SaccadeError | None = None
@@ -186,6 +188,10 @@ class Session:
         answer = await self.worker.ask(call.key, work, is_gone=is_gone)
         self._answers[call.key] = answer
         return answer
+
+    def _model(self) -> LanguageModel | None:
+        """The open model; None if the viewer has none."""
+        return None if self._service is None and self.state == "none" else self.service.model
 
     def close(self) -> None:
         """Stop the worker: it starts no further job."""

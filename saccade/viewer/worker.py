@@ -39,6 +39,8 @@ class ViewConfig:
     """Folders or hub names. Default: where `saccade lens fit` writes them."""
     folders: tuple[Path, ...] = ()
     """Runs, saved traces, or folders of them."""
+    atlas: Path | None = None
+    """Folder of an atlas. Default: where `saccade atlas build` writes that of the model."""
     data: Path | None = None
     """Folder of data sets, for inputs that name one of their images."""
     has_model: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 TOKENS = 20
 LOOK_TOKENS = 20
 CONTEXTS, OF_EACH = 12, 3
+LEAST_SHOWN = 0.02  # smaller weights of a sequence cannot be told apart by colour
 CONTEXT_TOKENS = 48  # shown before a position
 # Effects in nats: a stratum is what lies between two of these bounds.
 BOUNDS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, float("inf"))
@@ -38,6 +40,25 @@ class AtlasPages:
         """The label of every head."""
         return make_labels(self.atlas)
 
+    @cached_property
+    def model(self) -> str:
+        """The name of the model; pages are shared and must not show a path of this machine."""
+        name = self.atlas.provenance.model
+        return PurePath(name).name if PurePath(name).is_absolute() else name
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The names of the sources: of files without their folders, unless two are the same."""
+        full = self.atlas.provenance.sources
+        short = [PurePath(each).name for each in full]
+        return short if len(set(short)) == len(short) else list(full)
+
+    @cached_property
+    def n_special(self) -> int:
+        """1 if every window begins with one same token, which the tokenizer adds to a text."""
+        first = self.atlas.windows[:, 0]
+        return int(len(first) > 1 and bool((first == first[0]).all()))
+
     def overview(self) -> dict[str, Any]:
         """All heads with all their metrics, and what the atlas was made of."""
         atlas = self.atlas
@@ -45,9 +66,9 @@ class AtlasPages:
         rows = [atlas.metric_row(at) for at in range(len(atlas.sites))]
         return plain(
             {
-                "model": provenance.model,
+                "model": self.model,
                 "fingerprint": provenance.model_fingerprint,
-                "sources": provenance.sources,
+                "sources": self.sources,
                 "tokens": atlas.windows.numel(),
                 "window": atlas.windows.shape[1],
                 "positions": len(atlas.records),
@@ -66,7 +87,7 @@ class AtlasPages:
         figures, label = atlas.heads[at], self.labels[at]
         return plain(
             {
-                "model": atlas.provenance.model,
+                "model": self.model,
                 "name": figures.name,
                 "layer": layer,
                 "head": head,
@@ -97,9 +118,10 @@ class AtlasPages:
     def _does(self, at: int) -> dict[str, Any]:
         kl = self.atlas.records.kl[:, at]
         order = kl.argsort(descending=True, stable=True).tolist()
+        values = kl.tolist()
         strata = []
         for low, high in zip(BOUNDS[-2::-1], BOUNDS[:0:-1], strict=True):
-            inside = [row for row in order if low <= float(kl[row]) < high]
+            inside = [row for row in order if low <= values[row] < high]
             # Evenly spaced from strong to weak.
             step = max(1, len(inside) // OF_EACH)
             shown = inside[step // 2 :: step][:OF_EACH]
@@ -126,7 +148,7 @@ class AtlasPages:
         """A head at a recorded position: the text before it, and what it does and looks at."""
         atlas, records = self.atlas, self.atlas.records
         window, position = int(records.window[row]), int(records.position[row])
-        start = max(0, position + 1 - CONTEXT_TOKENS)
+        start = max(self.n_special, position + 1 - CONTEXT_TOKENS)
         ids = atlas.windows[window, : position + 2].tolist()
         texts = atlas.show(ids)
         looked = zip(
@@ -135,13 +157,13 @@ class AtlasPages:
         return {
             "window": window,
             "position": position,
-            "source": atlas.provenance.sources[int(atlas.source[window])],
+            "source": self.sources[int(atlas.source[window])],
             "kl": float(records.kl[row, at]),
             "on_next": float(records.on_next[row, at]),
             "start": start,
             "tokens": texts[start : position + 1],
             "next": texts[position + 1],
-            "before": "".join(texts[:start]),
+            "before": "".join(texts[self.n_special : start]),
             "promotes": self._changes("promoted", row, at),
             "suppresses": self._changes("suppressed", row, at),
             "looks": [[key, weight] for key, weight in looked if weight > 0],
@@ -189,13 +211,18 @@ class AtlasPages:
         for number, window in enumerate(sampled.window[at].tolist()):
             if window < 0:
                 continue
-            edges = edges_of(sampled.keys[at, number], sampled.weights[at, number])
+            tokens = self.atlas.windows[window].tolist()
+            # Sequences are most of a page: per query, keys and weights in turn, weights per mille.
+            looks: list[list[int]] = [[] for _ in tokens]
+            for edge in edges_of(sampled.keys[at, number], sampled.weights[at, number]):
+                if edge.weight >= LEAST_SHOWN:
+                    looks[edge.query] += [edge.key, round(1000 * edge.weight)]
             found.append(
                 {
                     "window": window,
                     "peak": float(self.atlas.peaks[window, at]),
-                    "tokens": self.atlas.show(self.atlas.windows[window].tolist()),
-                    "edges": [[edge.query, edge.key, round(edge.weight, 3)] for edge in edges],
+                    "tokens": self.atlas.show(tokens),
+                    "looks": looks,
                 }
             )
         return found

@@ -1,6 +1,6 @@
 // Requests to the server; in a saved file the answers are in the page, and nothing is fetched.
 
-const GETS = /^(status|roles|lenses|runs(\/.+)?|traces(\/.+)?)$/;
+const GETS = /^(status|roles|lenses|runs(\/.+)?|traces(\/.+)?|atlas(\/.+)?)$/;
 const CACHED = 256; // answers in the cache; head cards are small
 const DEFAULTS = { position: -1, top: [5, 10], first: 0, count: 32, ablate: "mean", say: 0, index: 0, temperature: 0, seed: 0 };
 const answers = new Map();
@@ -80,6 +80,19 @@ export function hasAnswer(route, question) {
     !inlined ||
     inlined.answers.some((each) => each.route === route && plainQuestion(each.question) === wanted)
   );
+}
+
+// A site of several files: the file of a head, that of all heads, the names of all heads; null elsewhere.
+export function headFile(name) {
+  return inlined?.site?.names.includes(name) ? inlined.site.head.replace("NAME", name) : null;
+}
+
+export function siteFile() {
+  return inlined?.site?.overview ?? null;
+}
+
+export function siteNames() {
+  return inlined?.site?.names ?? null;
 }
 
 // Whether there is any answer of one of these routes: a file has some screens only.
@@ -169,8 +182,9 @@ export function setScreen(screen) {
 }
 
 // The questions of the current screen, without those about earlier texts and edits.
-export function questionsOnScreen({ text, other, changes, run }) {
+export function questionsOnScreen({ text, other, changes, run, head }) {
   const isOf = ({ route, question }) =>
+    (!route.startsWith("atlas/") || route === `atlas/${head}`) &&
     (question.text === undefined || question.text === text || question.text === other) &&
     (question.changes === undefined ||
       route === "act" ||

@@ -16,6 +16,7 @@ import { flowScreen } from "./screen_flow.js";
 import { generateScreen } from "./screen_generate.js";
 import { compareScreen } from "./screen_compare.js";
 import { actScreen } from "./screen_act.js";
+import { atlasScreen } from "./screen_atlas.js";
 import { lensesScreen } from "./screen_lenses.js";
 import { tracesScreen } from "./screen_traces.js";
 
@@ -28,6 +29,7 @@ const SCREENS = {
   generate: ["Generate", generateScreen, "generate"],
   compare: ["Compare", compareScreen, "compare"],
   act: ["Act", actScreen, "act"],
+  atlas: ["Atlas", atlasScreen, "atlas"],
   lenses: ["Lenses", lensesScreen, "lenses"],
   traces: ["Traces", tracesScreen, "trace", "traces", "runs"],
 };
