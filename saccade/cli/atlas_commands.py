@@ -113,10 +113,13 @@ def _lenses(model: LanguageModel, name: str | None) -> Lenses | None:
 
 
 def _show_built(atlas: Atlas, path: Path, *, as_json: bool) -> None:
-    provenance = atlas.provenance
+    provenance, left_out = atlas.provenance, atlas.tables.get("left_out", {})
+    for part, reason in left_out.items():
+        typer.echo(f"note: without {part}: {reason}", err=True)
     if as_json:
         found = {
             "path": str(path),
+            "left_out": left_out,
             "positions": len(atlas.records),
             "heads": len(atlas.sites),
             "provenance": asdict(provenance),
@@ -355,7 +358,7 @@ def atlas_merge(
     sequences are chosen again, for which the model is opened.
     """
     from saccade.interp.atlas.atlas import load_atlas, merge_atlases
-    from saccade.interp.atlas.build import with_sequences
+    from saccade.interp.atlas.atlas_parts import with_sequences
 
     merged = merge_atlases([load_atlas(folder) for folder in folders])
     if not without_sequences:

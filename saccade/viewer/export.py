@@ -101,8 +101,9 @@ def shared_files() -> dict[str, str]:
     """The style sheet and the modules of the page, for a folder of pages that load them."""
     styles = "\n".join(_text(name) for name in _STYLE.findall(_text("index.html")))
     # A module cannot be loaded from a file: this script adds the import map and starts the page.
+    scripts = json.dumps([["importmap", _import_map()], ["module", _START]])
     script = (
-        f"for (const [type, text] of {json.dumps([['importmap', _import_map()], ['module', _START]])})\n"
+        f"for (const [type, text] of {scripts})\n"
         '  document.head.append(Object.assign(document.createElement("script"), { type, text }));\n'
     )
     return {"page.css": styles, "page.js": script}
@@ -119,7 +120,7 @@ def page_of_site(
     """An HTML file that loads the `shared_files` of ``folder``, such as ``../``.
 
     Args:
-        site: the addresses of the other files: ``head`` with NAME in it, ``names`` and ``overview``.
+        site: the addresses of the other files: ``head`` with NAME in it, ``names``, ``overview``.
     """
     links = iter([f'<link rel="stylesheet" href="{folder}page.css">'])
     html = _STYLE.sub(lambda _: next(links, ""), _text("index.html"))

@@ -92,10 +92,13 @@ def build(made: Path) -> None:
     small = ["d_model=12", "d_hidden=17", "n_layers=2", "n_heads=3", "n_pieces=70"]
     chars = ["d_embed=7", "d_hidden=11", "streams=5", "window=13", "valid=0.1", "epochs=1"]
     model = ["--model", "@model"]
+    atlas = ["atlas", "build", *model, "--head", "1", "--window", "16", "--tokens", "256", "--out"]
     lens = ["lens", "fit", *model, "--window", "16", "--rows", "4", "--corpus", "@corpus.txt"]
     for arguments in (
         [*lens, "--tokens", "1024", "--out", "@lens"],
         [*lens[:-1], "@other.txt", "--tokens", "1024", "--out", "@lens2"],
+        [*atlas, "@atlas", "--corpus", "@corpus.txt"],
+        [*atlas, "@atlas2", "--corpus", "@other.txt"],
         ["guard", "fit", "@prompts.txt", *model, "--lens", "@lens", "--out", "@guard"],
         ["edit", PROMPT, *model, "--ablate", "1.0", "--corpus", "@corpus.txt", "--out", "@edit"],
         ["train", "tiny-mirror", "--plugin", str(PLUGIN), "--set", "epochs=1", "--out", "@run"],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge
 
 from saccade.store.schema import Seed
+
+WhichRoles: TypeAlias = Literal["quick", "all", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +24,5 @@ class AtlasConfig:
     """Effects are measured at one position in so many."""
     seed: Seed = 0
     """Seed of the positions, and of the text if the model writes it."""
+    roles: WhichRoles = "quick"
+    """Roles to score: those of a few forward passes, or all whose data are there (minutes each)."""

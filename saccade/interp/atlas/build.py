@@ -25,18 +25,22 @@ from saccade.distributed import Processes, joined
 from saccade.errors import UsageError
 from saccade.interp.atlas.atlas import Atlas, AtlasProvenance
 from saccade.interp.atlas.atlas_config import AtlasConfig
+from saccade.interp.atlas.atlas_parts import (
+    with_composition,
+    with_quality,
+    with_roles,
+    with_sequences,
+)
 from saccade.interp.atlas.atlas_text import SELF, AtlasText, Chunk, chunks_of, read_text
 from saccade.interp.atlas.looks import Sums, add_to, count_sums, look_sums
 from saccade.interp.atlas.records import Recorder, Records
 from saccade.interp.atlas.records import joined as joined_records
-from saccade.interp.atlas.sequences import sample_sequences
 from saccade.interp.effects.joined_pass import uses_interface
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.heads.attention_weights import recorded_queries
 from saccade.interp.heads.capture import run_base
 from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.gather import Checkpoint, Progress, unfinished_fit
-from saccade.interp.lenses.lens_set import share_explained
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -95,35 +99,16 @@ def build_atlas(
                 scan = _Scan(recorder, text, config)
                 scan.run(processes, checkpoint, progress)
             atlas = _atlas(model, provenance, text, scan.gathered(processes))
-            if lenses is not None and lenses.quality:
-                atlas = replace(atlas, tables={"quality": _quality(lenses, sites)})
             if processes.is_first:
                 with unfinished.stage("sequences") as checkpoint:
                     atlas = with_sequences(model, atlas, checkpoint=checkpoint, progress=progress)
+                atlas = with_roles(model, atlas, progress=progress)
+                atlas = with_composition(model, atlas, replacement=replacement, progress=progress)
+                atlas = atlas if lenses is None else with_quality(atlas, lenses)
                 if save_to is not None:
                     atlas.save(save_to)
             processes.wait()
     return atlas
-
-
-def with_sequences(
-    model: LanguageModel,
-    atlas: Atlas,
-    *,
-    checkpoint: Checkpoint | None = None,
-    progress: Progress | None = None,
-) -> Atlas:
-    """The atlas with sampled sequences, for which the model runs again."""
-    atlas.check_model(model)
-    found = sample_sequences(model, atlas, checkpoint=checkpoint, progress=progress)
-    return replace(atlas, extra={**atlas.extra, **found.tensors()})
-
-
-def _quality(lenses: Lenses, sites: Sequence[Site]) -> dict[str, float]:
-    """The held-out quality of the lenses, by head."""
-    with_lens = [site for site in sites if site in set(lenses.sites)]
-    found = {site: share_explained(lenses.quality_of(*site)) for site in with_lens}
-    return {f"{layer}.{head}": q for (layer, head), q in found.items() if q is not None}
 
 
 def chosen_sites(model: LanguageModel, heads: Sequence[tuple[int, int | None]]) -> list[Site]:

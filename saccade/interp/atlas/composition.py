@@ -3,7 +3,8 @@
 Elhage et al., 2021, "A Mathematical Framework for Transformer Circuits", section "Composition":
 ``|| A B ||_F / (|| A ||_F || B ||_F)``, where B is what the earlier head writes (its W_OV) and A
 how the later one reads: W_QK from the side of the queries (Q-composition) or of the keys (K), or
-W_OV (V). Norms are folded in up to their scale (`saccade.interp.heads.head_weights`), which cancels.
+W_OV (V). Norms are folded in (`saccade.interp.heads.head_weights`) up to their scale, which
+cancels.
 
 Unlike the paper, the baseline is exact: over random rotations of the stream between the two heads
 the mean of the square is 1 / d_model, whatever their singular values; the paper samples matrices of

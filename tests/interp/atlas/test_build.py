@@ -7,7 +7,8 @@ import torch
 
 from saccade.errors import SaccadeError, StoreError, UsageError
 from saccade.interp.atlas.atlas import load_atlas, merge_atlases
-from saccade.interp.atlas.build import build_atlas, with_sequences
+from saccade.interp.atlas.atlas_parts import with_sequences
+from saccade.interp.atlas.build import build_atlas
 from saccade.interp.effects.effects import measure_effects
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.heads.model import open_model
