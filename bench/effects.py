@@ -27,7 +27,8 @@ import argparse
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,23 +112,34 @@ def _replace(at: HeadLayer, head: int, value: Tensor, _: Any, args: tuple[Tensor
     return (z,)
 
 
-def memory(model: LanguageModel, mean: Replacement) -> dict[str, float]:
-    """Peak memory while effects are measured, above the loaded model."""
-    process, peaks, done = psutil.Process(), [0], threading.Event()
-    ids = prompt(model, 512)
+@contextmanager
+def peak_memory() -> Iterator[list[float]]:
+    """At its end, the list has the peak memory of the block above that at its start, in GB."""
+    process, done = psutil.Process(), threading.Event()
+    before = peak = process.memory_info().rss
+    found: list[float] = []
 
     def watch() -> None:
-        while not done.is_set():
-            peaks[0] = max(peaks[0], process.memory_info().rss)
-            time.sleep(0.002)
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, process.memory_info().rss)
 
-    before = process.memory_info().rss
     watcher = threading.Thread(target=watch)
     watcher.start()
-    measure_effects(model, ids, replacement=mean)
-    done.set()
-    watcher.join()
-    return {"extra_memory_gb_512": (peaks[0] - before) / 1e9}
+    try:
+        yield found
+    finally:
+        done.set()
+        watcher.join()
+        found.append((peak - before) / 1e9)
+
+
+def memory(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """Peak memory while effects are measured, above the loaded model."""
+    ids = prompt(model, 512)
+    with peak_memory() as found:
+        measure_effects(model, ids, replacement=mean)
+    return {"extra_memory_gb_512": found[0]}
 
 
 PROMPTS = (

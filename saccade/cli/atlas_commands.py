@@ -24,7 +24,7 @@ from saccade.interp.atlas.atlas_config import AtlasConfig
 
 if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
-    from saccade.interp.atlas.search import Found
+    from saccade.interp.atlas.finder import Found
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.lenses.lens_set import Lenses
 
@@ -302,7 +302,7 @@ def atlas_find(
     """
     site = None if like is None else read_head(like)
 
-    from saccade.interp.atlas.search import Query, find_heads
+    from saccade.interp.atlas.finder import Query, find_heads
 
     query = Query(
         token=token,

@@ -69,7 +69,7 @@ class AtlasAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundHead:
-    """A head that a query found, as `saccade.interp.atlas.search.Found`."""
+    """A head that a query found, as `saccade.interp.atlas.finder.Found`."""
 
     name: str
     value: float
@@ -109,7 +109,7 @@ class AtlasService:
 
     def find(self, question: FindQuestion) -> tuple[FoundHead, ...]:
         """The heads for which all given conditions hold, ranked by the first of them."""
-        from saccade.interp.atlas.search import Query, find_heads
+        from saccade.interp.atlas.finder import Query, find_heads
 
         with self._lock:
             pages = self._open()

@@ -207,7 +207,7 @@ def test_a_photograph_costs_no_more_than_its_pixels_as_text_would():
     bare = {"kind": "gaze", "steps": ("a",), "outlines": torch.zeros(1, 0, 4, 2)}
     small = ImageTrace(image=torch.zeros(1, 1), **bare).to_html()
     page = ImageTrace(image=photo, **bare).to_html()
-    assert len(small) < 320_000  # the page itself, with the modules of all its screens
+    assert len(small) < 400_000  # the page itself, with the modules of all its screens
     assert len(page) - len(small) < 1.5 * photo.numel()  # noise, which no PNG makes smaller
 
 

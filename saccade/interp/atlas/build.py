@@ -96,7 +96,7 @@ def build_atlas(
         settings = {**asdict(provenance), "world": processes.world, "stage": "atlas"}
         with unfinished_fit(settings, rank=processes.rank) as unfinished:
             with unfinished.stage("scan") as checkpoint:
-                scan = _Scan(recorder, text, config)
+                scan = Scan(recorder, text, config)
                 scan.run(processes, checkpoint, progress)
             atlas = _atlas(model, provenance, text, scan.gathered(processes))
             if processes.is_first:
@@ -165,7 +165,7 @@ class _State:
         )
 
 
-class _Scan:
+class Scan:
     """One pass over the text."""
 
     def __init__(self, recorder: Recorder, text: AtlasText, config: AtlasConfig) -> None:
@@ -191,7 +191,7 @@ class _Scan:
         if (stored := checkpoint.load()) is not None:
             self.state = _State.of(stored)
         for number in range(self.state.n_done, len(mine)):
-            self._add(mine[number])
+            self.add(mine[number])
             self.state.n_done = number + 1
             checkpoint.save_sometimes(self.state.tensors)
             if progress is not None:
@@ -221,7 +221,8 @@ class _Scan:
             [records.of(order)],
         )
 
-    def _add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
+        """Measure one chunk."""
         ids = chunk.windows.to(self.model.device)
         token = torch.searchsorted(self.distinct, chunk.windows)
         is_text = self.model.is_text(chunk.windows)

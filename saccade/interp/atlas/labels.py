@@ -185,12 +185,20 @@ def label_scores(label: Label, contexts: Contexts) -> Float[Tensor, "n head"]:
 
 
 def label_auroc(
-    atlas: Atlas, heads: Sequence[int], *, train: Int[Tensor, " n"], test: Int[Tensor, " m"]
+    atlas: Atlas,
+    heads: Sequence[int],
+    *,
+    train: Int[Tensor, " n"],
+    test: Int[Tensor, " m"],
+    labels_of: Sequence[int] | None = None,
 ) -> list[float]:
     """How often a strong held-out context of a head fits its label better than one of another head.
 
     Labels are made of the records ``train`` and judged on the records ``test``. The contexts of
     other heads are their strong ones, as many of each.
+
+    Args:
+        labels_of: the heads whose labels are judged, one for each of ``heads``, as a control.
     """
     labels = make_labels(atlas, rows=train)
     contexts = Contexts(atlas, test)
@@ -198,8 +206,8 @@ def label_auroc(
     strong = torch.zeros(contexts.shape, dtype=torch.bool)
     strong.scatter_(0, contexts.kl.topk(n, dim=0).indices, value=True)
     found = []
-    for head in heads:
-        scores = label_scores(labels[head], contexts)
+    for head, labelled in zip(heads, labels_of or heads, strict=True):
+        scores = label_scores(labels[labelled], contexts)
         own = scores[:, head][strong[:, head]]
         mask = strong.clone()
         mask[:, head] = False

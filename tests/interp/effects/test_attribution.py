@@ -100,21 +100,33 @@ def test_the_exact_end_is_what_rows_of_the_whole_prompt_give(llama, ids, replace
     assert not found.has_exact_end
 
 
+STARTS = (
+    "Once upon a time, there was a little girl named Lily. She had a red",
+    "One day, Tom and his dog went to the park. They saw a big",
+    "Lily and Ben were in the garden. Lily found a",
+    "The cat was sad because it lost its ball. Then a bird came and",
+)
+
+
 def test_attribution_follows_the_exact_effects_of_a_trained_model(stories):
-    ids = stories.encode("Once upon a time, there was a little girl named Lily. She had a red")
     values = Replacement.usual(stories)
-    heads = [
-        HeadAt(at.index, head, (position,))
-        for at in stories.layers
-        for head in range(at.n_heads)
-        for position in range(1, ids.shape[1])
-    ]
-    target = Target(int(stories.hf(ids).logits[0, -1].argmax()))
-    measured = position_effects(stories, ids, heads, replacement=values, target=target)
-    truth = [measured[head].on_token for head in heads]
-    correlation = []
-    (found,) = attribute(stories, ids, target, replacement=values)
-    for each in (found, with_exact_end(stories, ids, found, replacement=values)):
-        pair = torch.tensor([truth, [each.value(head) for head in heads]])
-        correlation.append(float(torch.corrcoef(pair)[0, 1]))
-    assert 0.8 < correlation[0] < correlation[1]
+    correlation = torch.zeros(len(STARTS), 2)
+    for number, text in enumerate(STARTS):
+        ids = stories.encode(text)
+        heads = [
+            HeadAt(at.index, head, (position,))
+            for at in stories.layers
+            for head in range(at.n_heads)
+            for position in range(1, ids.shape[1])
+        ]
+        target = Target(int(stories.hf(ids).logits[0, -1].argmax()))
+        measured = position_effects(stories, ids, heads, replacement=values, target=target)
+        truth = [measured[head].on_token for head in heads]
+        (found,) = attribute(stories, ids, target, replacement=values)
+        for at, each in enumerate((found, with_exact_end(stories, ids, found, replacement=values))):
+            pair = torch.tensor([truth, [each.value(head) for head in heads]])
+            correlation[number, at] = torch.corrcoef(pair)[0, 1]
+    gradient, with_end = correlation.mean(0).tolist()
+    assert gradient > 0.8
+    assert with_end > 0.9
+    assert (correlation[:, 0] < correlation[:, 1]).all()

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import mannwhitneyu
 
 from saccade.errors import UsageError
-from saccade.interp.atlas.search import Query, find_heads
+from saccade.interp.atlas.finder import Query, find_heads
 
 
 def test_heads_that_ever_promote_a_token_are_all_found_and_no_other(atlas):
