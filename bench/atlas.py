@@ -38,9 +38,9 @@ from saccade.interp.atlas.atlas import Atlas, load_atlas
 from saccade.interp.atlas.atlas_config import AtlasConfig
 from saccade.interp.atlas.atlas_text import SELF, read_text
 from saccade.interp.atlas.build import Scan, build_atlas
+from saccade.interp.atlas.finder import Query, find_heads
 from saccade.interp.atlas.labels import label_auroc
 from saccade.interp.atlas.records import Recorder
-from saccade.interp.atlas.finder import Query, find_heads
 from saccade.interp.atlas.token_shares import token_shares
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.heads.model import LanguageModel
