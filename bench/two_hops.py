@@ -16,7 +16,7 @@ from saccade.cli.options import showing_progress
 from saccade.interp.effects.replacement import reference_text
 from saccade.interp.heads.model import DEFAULT_MODEL, open_model
 from saccade.interp.lenses.lens_set import load_lenses
-from saccade.interp.studies.edit.search import MOST_COST, UnrelatedText
+from saccade.interp.studies.edit.injection_search import MOST_COST, UnrelatedText
 from saccade.interp.studies.edit.two_hop import known_two_hops, measure_two_hops, two_hops
 
 

@@ -76,7 +76,7 @@ def atlas_build(
 
     is_first = int(os.environ.get("RANK", "0")) == 0
     opened = model.open()
-    lenses = None if without_lenses else _lenses(opened, lens)
+    lenses = None if without_lenses else _lenses(opened, lens, is_quiet=not is_first)
     path = out or default_atlas_path(opened.fingerprint)
     text = corpus or [SELF]
     try:
@@ -98,16 +98,17 @@ def atlas_build(
         _show_built(atlas, path, as_json=as_json)
 
 
-def _lenses(model: LanguageModel, name: str | None) -> Lenses | None:
+def _lenses(model: LanguageModel, name: str | None, *, is_quiet: bool) -> Lenses | None:
     """The lenses to read: those named, or those of the model in the cache if there are some."""
     from saccade.interp.lenses.lens_set import default_lens_path, find_lenses, load_lenses
 
     if name is None and not default_lens_path(model).exists():
-        typer.echo(
-            "no lenses of this model: the atlas will not say what its heads know "
-            "(`saccade lens fit` fits some)",
-            err=True,
-        )
+        if not is_quiet:
+            typer.echo(
+                "no lenses of this model: the atlas will not say what its heads know "
+                "(`saccade lens fit` fits some)",
+                err=True,
+            )
         return None
     return load_lenses(find_lenses(name, model), model)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
     from saccade.interp.studies.edit.asked_edit import AskedChange
     from saccade.interp.studies.edit.edit_file import Edit
-    from saccade.interp.studies.edit.search import FoundEdit, SearchSpace, UnrelatedText
+    from saccade.interp.studies.edit.injection_search import FoundEdit, SearchSpace, UnrelatedText
 
 
 # The report of `saccade edit`: predictions without the edit and with it.
@@ -196,7 +196,7 @@ def edit(
 
     from saccade.interp.studies.edit.asked_edit import AskedChange
     from saccade.interp.studies.edit.edit_file import load_edit
-    from saccade.interp.studies.edit.search import SearchSpace
+    from saccade.interp.studies.edit.injection_search import SearchSpace
     from saccade.interp.studies.prompts import check_room
 
     space = SearchSpace(
@@ -288,7 +288,7 @@ def _search(
     corpus: str | None,
 ) -> FoundEdit:
     from saccade.interp.lenses.lens_set import load_lenses
-    from saccade.interp.studies.edit.search import MOST_COST, search_edit
+    from saccade.interp.studies.edit.injection_search import MOST_COST, search_edit
 
     needs_lenses = space.places is None or space.form == "lens"
     lenses = load_lenses(lens, model) if needs_lenses else None
@@ -328,7 +328,7 @@ def _unrelated(
     model: LanguageModel, corpus: str | None, positions: Sequence[int] | None
 ) -> UnrelatedText:
     from saccade.interp.effects.replacement import reference_text
-    from saccade.interp.studies.edit.search import UnrelatedText
+    from saccade.interp.studies.edit.injection_search import UnrelatedText
 
     reach = -min(positions or [-1])
     window = max(48, 2 * reach)  # the cost is measured on the second half

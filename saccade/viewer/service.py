@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from jaxtyping import Int
 from torch import Tensor
 
-from saccade.errors import LensError, ModelError, UsageError
+from saccade.errors import LensError, UsageError
 from saccade.interp.effects.effects import EVERY_KIND, Part, effects_of_run
 from saccade.interp.effects.graph import Flow, FlowEdge, find_flow
 from saccade.interp.effects.joined_pass import CopyRun
@@ -403,10 +403,7 @@ class ModelService:
         """Scores of all heads for each role: as `saccade heads roles --json`."""
         if self._roles is None:
             progress("scoring roles of heads", 0, 1)
-            try:
-                found = find_roles(self.model, roles=QUICK)
-            except ModelError:  # its tokenizer splits names, which two of the roles need
-                found = find_roles(self.model, roles=("induction", "previous", "duplicate"))
+            found = find_roles(self.model, roles=QUICK, leave_out=True)
             self._roles = RoleScores(**json.loads(found.to_json()))
         return self._roles
 

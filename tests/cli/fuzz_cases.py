@@ -92,7 +92,7 @@ REFUSED = {"lens push", "data fetch"}
 # Options that name a file to write: one that is there is replaced, as everybody expects.
 WRITTEN = {
     *(("--png", "--gif", "--html", "--save")),
-    *(("find-bias --out", "guard eval --out")),
+    *(("find-bias --out", "guard eval --out", "atlas export --out")),
 }
 
 # Numbers that no setting can mean are refused where the command line is read.

@@ -18,6 +18,7 @@ from saccade.errors import UsageError
 from saccade.interp.atlas.looks import histogram, top_tokens
 from saccade.interp.atlas.sequences import KEYS, LEAST_WEIGHT, STRATA, edges_of, sequences_of
 from saccade.store.atomic import atomic_file, atomic_folder
+from saccade.store.folder import refuse_other_files
 
 if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
@@ -30,6 +31,7 @@ SCATTER = {
     "qk_distance_variance": "distance_variance",
     "induction_score": "induction",
 }
+PAGES = ("config.json", "scatter_data.json", "server_config.json")
 TOP_TOKENS = 50
 PEAK_BINS = 20
 
@@ -67,7 +69,8 @@ def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def write_headvis(folder: Path, atlas: Atlas) -> None:
-    """Write the data tree of HeadVis."""
+    """Write the data tree of HeadVis; a folder that holds anything else is not replaced."""
+    refuse_other_files(folder, {*PAGES, "attributions", "heads"})
     provenance, n = atlas.provenance, atlas.windows.shape[1]
     config = {
         "model_name": provenance.model,
@@ -92,9 +95,8 @@ def write_headvis(folder: Path, atlas: Atlas) -> None:
         for head in atlas.heads
     ]
     with atomic_folder(folder) as temporary:
-        _write_json(temporary / "config.json", config)
-        _write_json(temporary / "scatter_data.json", scatter)
-        _write_json(temporary / "server_config.json", {})
+        for name, content in zip(PAGES, (config, scatter, {}), strict=True):
+            _write_json(temporary / name, content)
         _write_json(temporary / "attributions" / "manifest.json", {})
         for at, (layer, head) in enumerate(atlas.sites):
             _write_json(temporary / "heads" / f"L{layer}H{head}.json", _head(atlas, at))

@@ -61,20 +61,21 @@ def with_quality(atlas: Atlas, lenses: Lenses) -> Atlas:
 
 
 def with_roles(model: LanguageModel, atlas: Atlas, *, progress: Progress | None = None) -> Atlas:
-    """The atlas with the scores of all heads for the roles that its settings name."""
+    """The atlas with the scores of all heads for the roles that its settings name.
+
+    A role that cannot be measured on this model, or without its data, is left out; the others stay.
+    """
     which = atlas.provenance.config.roles
     if which == "none":
         return atlas
     atlas.check_model(model)
-    try:
-        roles = find_roles(
-            model,
-            roles=QUICK if which == "quick" else None,
-            seed=atlas.provenance.config.seed,
-            progress=progress,
-        )
-    except ModelError as error:
-        return _without(atlas, "roles", error)
+    roles = find_roles(
+        model,
+        roles=QUICK if which == "quick" else None,
+        seed=atlas.provenance.config.seed,
+        leave_out=True,
+        progress=progress,
+    )
     for name, reason in roles.left_out.items():
         atlas = _without(atlas, f"role {name}", reason)
     return _with_table(

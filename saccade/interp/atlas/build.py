@@ -11,7 +11,8 @@ processes share the chunks. Either way the atlas is the same to the last byte.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -102,8 +103,18 @@ def build_atlas(
             if processes.is_first:
                 with unfinished.stage("sequences") as checkpoint:
                     atlas = with_sequences(model, atlas, checkpoint=checkpoint, progress=progress)
-                atlas = with_roles(model, atlas, progress=progress)
-                atlas = with_composition(model, atlas, replacement=replacement, progress=progress)
+                with unfinished.stage("roles") as checkpoint:
+                    atlas = _measured_once(
+                        atlas, checkpoint, lambda each: with_roles(model, each, progress=progress)
+                    )
+                with unfinished.stage("composition") as checkpoint:
+                    atlas = _measured_once(
+                        atlas,
+                        checkpoint,
+                        lambda each: with_composition(
+                            model, each, replacement=replacement, progress=progress
+                        ),
+                    )
                 atlas = atlas if lenses is None else with_quality(atlas, lenses)
                 if save_to is not None:
                     atlas.save(save_to)
@@ -196,6 +207,8 @@ class Scan:
             checkpoint.save_sometimes(self.state.tensors)
             if progress is not None:
                 progress("scanning", number + 1, len(mine))
+        if stored is None or int(stored["n_done"]) < len(mine):
+            checkpoint.save(self.state.tensors())  # what follows may fail, and takes minutes
 
     def gathered(self, processes: Processes) -> _State:
         """The states of all processes as one, in the order of the text."""
@@ -274,6 +287,18 @@ def _atlas(
         state.peaks[0],
         dict(zip(ids, model.tokens(ids), strict=True)),
     )
+
+
+def _measured_once(
+    atlas: Atlas, checkpoint: Checkpoint, measure: Callable[[Atlas], Atlas]
+) -> Atlas:
+    """The atlas with the tables of one more part, which a resumed build has in its checkpoint."""
+    if (stored := checkpoint.load()) is not None:
+        return replace(atlas, tables=json.loads(stored["tables"].numpy().tobytes()))
+    atlas = measure(atlas)
+    tables = bytearray(json.dumps(atlas.tables).encode())
+    checkpoint.save({"tables": torch.frombuffer(tables, dtype=torch.uint8)})
+    return atlas
 
 
 def _fingerprint(replacement: Replacement) -> str:

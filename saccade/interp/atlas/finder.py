@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -179,6 +180,7 @@ def _range(atlas: Atlas, condition: str) -> Tensor:
     try:
         assert match is not None, "the pattern of a condition"
         name, sign, bound = match[1], match[2], float(match[3])
+        assert math.isfinite(bound), "nothing is above or below it"
     except (AssertionError, ValueError):
         raise UsageError(
             f"expected a metric and a bound, such as kl>0.01, got {condition!r}",

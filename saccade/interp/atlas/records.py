@@ -72,10 +72,13 @@ class Records:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def of(self, rows: Int[Tensor, " n"]) -> Records:
-        """Some rows."""
-        kept = torch.isin(self.lens_at, rows)
+        """Some rows, in this order; those of the lenses in the same order."""
         order = {int(row): at for at, row in enumerate(rows.tolist())}
-        lens_at = torch.tensor([order[int(row)] for row in self.lens_at[kept]], dtype=torch.int32)
+        places = sorted(
+            (order[row], place) for place, row in enumerate(self.lens_at.tolist()) if row in order
+        )
+        lens_at = torch.tensor([row for row, _ in places], dtype=torch.int32)
+        kept = torch.tensor([place for _, place in places], dtype=torch.long)
         found = {
             name: value[kept] if name in _OF_LENS else value[rows]
             for name, value in self.tensors().items()

@@ -105,6 +105,8 @@ def sample_sequences(
             )
         if progress is not None:
             progress("sampling sequences", number + 1, len(chunks))
+    if checkpoint is not None and int(n_done) < len(chunks):
+        checkpoint.save({**found._asdict(), "n_done": torch.tensor(len(chunks))})
     return found
 
 

@@ -81,7 +81,7 @@ def test_a_head_with_larger_effects_in_one_text_is_found_there_and_not_in_the_ot
 
 def test_what_is_missing_is_said(atlas):
     with pytest.raises(UsageError, match="holds no roles"):
-        find_heads(atlas, Query(role="induction"))
+        find_heads(replace(atlas, tables={}), Query(role="induction"))
     with pytest.raises(UsageError, match="where else"):
         find_heads(atlas, Query(not_in="red"))
     with_role = replace(atlas, tables={"roles": {"2.3": {"induction": 0.7}}})

@@ -27,7 +27,7 @@ from saccade.interp.studies.edit.injection import (
     point_to_heads,
     unembedding_memory,
 )
-from saccade.interp.studies.edit.search import (
+from saccade.interp.studies.edit.injection_search import (
     MOST_COST,
     POINTED,
     STRENGTHS,

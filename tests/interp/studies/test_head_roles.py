@@ -234,6 +234,26 @@ def test_a_model_that_splits_names_has_no_name_movers_to_show(stories):
         find_roles(stories, roles=("name-mover",))
 
 
+def test_a_role_that_cannot_be_measured_is_left_out_alone(stories, tmp_path):
+    asked = ("previous", "name-mover", "function-vector")
+    found = find_roles(stories, roles=asked, data=tmp_path, leave_out=True)
+    assert set(found.found) == {"previous"} and set(found.left_out) == set(asked) - {"previous"}
+    assert "splits names into pieces" in found.left_out["name-mover"]
+    alone = find_roles(stories, roles=("previous",)).scores["previous"]
+    assert all(torch.equal(row, alone[layer]) for layer, row in found.scores["previous"].items())
+    with pytest.raises(ModelError, match="splits names into pieces"):
+        find_roles(stories, roles=asked[:2], data=tmp_path)
+
+
+def test_a_damaged_data_set_costs_its_own_role_alone(stories, tmp_path):
+    (tmp_path / "function-vectors").mkdir()
+    for name in ("antonym", "capitalize"):
+        (tmp_path / "function-vectors" / f"{name}.json").write_text("[")
+    asked = ("previous", "function-vector")
+    found = find_roles(stories, roles=asked, data=tmp_path, leave_out=True)
+    assert set(found.found) == {"previous"} and "cannot read" in found.left_out["function-vector"]
+
+
 def test_roles_are_the_same_for_the_same_seed_and_go_into_json(stories):
     first, again = (find_roles(stories, roles=("induction", "previous")) for _ in range(2))
     assert first.to_json() == again.to_json()

@@ -14,7 +14,7 @@ from saccade.interp.effects.replacement import reference_text
 from saccade.interp.effects.target import behind_a_space
 from saccade.interp.heads.intervene import intervene
 from saccade.interp.studies.edit.injection import memory_tokens, point_to_heads
-from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
+from saccade.interp.studies.edit.injection_search import MOST_COST, POINTED, UnrelatedText
 from saccade.interp.studies.edit.two_hop import (
     HopMetrics,
     HopTrial,

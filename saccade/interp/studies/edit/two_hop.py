@@ -25,7 +25,7 @@ from saccade.interp.studies.edit.injection import (
     lens_lifts,
     memory_tokens,
 )
-from saccade.interp.studies.edit.search import MOST_COST, POINTED, UnrelatedText
+from saccade.interp.studies.edit.injection_search import MOST_COST, POINTED, UnrelatedText
 from saccade.interp.studies.prompts import PromptEnds, last_token_of
 
 if TYPE_CHECKING:

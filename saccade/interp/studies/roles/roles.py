@@ -120,27 +120,30 @@ def find_roles(
     roles: Sequence[str] | None = None,
     seed: int = 0,
     data: str | Path | None = None,
+    leave_out: bool | None = None,
     progress: Progress | None = None,
 ) -> Roles:
     """Score every head for every role, each by its published test.
 
     Args:
-        roles: names in `ROLES`. By default all; those that cannot be measured, because their data
-            set is missing or the model cannot do what they are about, are then left out, and
-            `Roles.left_out` says why. Named ones are refused instead.
+        roles: names in `ROLES`; by default all.
         data: the folder with data sets; by default that of ``SACCADE_DATA``.
+        leave_out: leave out a role that cannot be measured, because its data set is missing or the
+            model cannot do what it is about; `Roles.left_out` says why. False refuses it. By
+            default named roles are refused, and others left out.
 
     Raises:
-        TaskError: the data set of a named role is missing.
-        ModelError: a named role cannot be measured on this model.
+        TaskError: the data set of a role that must not be left out is missing.
+        ModelError: such a role cannot be measured on this model.
     """
     asked = tuple(ROLES) if roles is None else checked_roles(roles)
+    leave_out = roles is None if leave_out is None else leave_out
     folders = {role: _folder(ROLES[role], data) for role in asked}
     left_out: dict[str, str] = {}
     for name, folder in folders.items():
         if ROLES[name].needs_data and folder is None:
             message = f"the role {name} needs the data set {ROLES[name].data}, which is not there"
-            if roles is not None:
+            if not leave_out:
                 raise TaskError(
                     message,
                     hint="name the folder that holds it with --data or SACCADE_DATA, or choose "
@@ -153,8 +156,8 @@ def find_roles(
             continue
         try:
             found |= ROLES[name].measure(model, seed, folders[name], progress)
-        except ModelError as error:
-            if roles is not None:
+        except (ModelError, TaskError, UsageError) as error:
+            if not leave_out:
                 raise
             same = [each for each in asked if ROLES[each].measure is ROLES[name].measure]
             left_out |= dict.fromkeys(same, str(error))
