@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +166,7 @@ def write_folder(
     assert not taken, f"the manifest's keys {sorted(taken)} are filled in by write_folder"
     for name in tensors:
         assert _is_plain(name) and name != MANIFEST, f"{name!r} cannot name a file of tensors"
-    _refuse_other_files(path)
+    refuse_other_files(path)
     with writing_alone(path), atomic_folder(path) as temporary:
         files = {}
         for name, named in tensors.items():
@@ -396,9 +396,13 @@ def _is_plain(name: str) -> bool:
     return bool(name) and Path(name).name == name and "\\" not in name and not name.startswith(".")
 
 
-def _refuse_other_files(path: str | Path) -> None:
-    """`--out ~` must not replace a home folder: only files that saccade wrote are replaced."""
-    others = _from_one_version(path, lambda folder: _other_files(folder, path))
+def refuse_other_files(path: str | Path, ours: Collection[str] | None = None) -> None:
+    """`--out ~` must not replace a home folder: only files that saccade wrote are replaced.
+
+    Args:
+        ours: their names; by default the manifest and the files it names.
+    """
+    others = _from_one_version(path, lambda folder: _other_files(folder, path, ours))
     if others:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise StoreError(
@@ -407,20 +411,25 @@ def _refuse_other_files(path: str | Path) -> None:
         )
 
 
-def _other_files(folder: Path, path: str | Path) -> list[str]:
+def _other_files(folder: Path, path: str | Path, ours: Collection[str] | None) -> list[str]:
     if not os.path.isdir(folder):
         return []
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         raise write_refused(path, error) from error
+    ours = _names_of(folder, path, names) if ours is None else ours
+    return [name for name in names if name not in ours]
+
+
+def _names_of(folder: Path, path: str | Path, names: Collection[str]) -> Collection[str]:
+    """Those of the names that belong to a folder of saccade."""
     try:
-        ours = {MANIFEST, *_manifest_of(folder, path)["files"]}
+        return {MANIFEST, *_manifest_of(folder, path)["files"]}
     except StoreError:
         # A damaged folder of saccade may be replaced; it has a manifest, even if unreadable.
         ours = {name for name in names if name == MANIFEST or name.endswith(".safetensors")}
-        ours = ours if MANIFEST in names else set()
-    return [name for name in names if name not in ours]
+        return ours if MANIFEST in names else set()
 
 
 def _sha256(file: Path) -> str:
