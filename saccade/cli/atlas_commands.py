@@ -19,7 +19,7 @@ from saccade.cli.options import (
     showing_progress,
     with_options_of,
 )
-from saccade.errors import SaccadeError, StoreError, UsageError
+from saccade.errors import StoreError, UsageError
 from saccade.interp.atlas.atlas_config import AtlasConfig
 
 if TYPE_CHECKING:
@@ -371,22 +371,50 @@ def atlas_merge(
 
 
 ATLAS_EXPORT_EXAMPLES = """
-saccade atlas export --to csv --out heads.csv
-saccade atlas export --to headvis --out headvis-data
+saccade atlas export --to site --out atlas-pages
+saccade atlas export --to page --head 9.8 --out head-9.8.html
+saccade atlas export --to headvis --out headvis-data --json
 """
 
 
 def atlas_export(
     to: Annotated[
-        Literal["csv", "parquet", "headvis"],
+        Literal["csv", "parquet", "headvis", "site", "page"],
         typer.Option(
-            help="csv, parquet: a table of all metrics; headvis: the data of the HeadVis page."
+            help="csv, parquet: a table of all metrics; site: a folder of pages that need no "
+            "server; page: one head as one file; headvis: the data of the HeadVis page."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Output file, or folder.")],
+    out: Annotated[Path, typer.Option(help="Output file, or folder (site, headvis).")],
+    head: Annotated[
+        str | None, typer.Option(help="The head of the page, such as 9.8.", metavar="HEAD")
+    ] = None,
     atlas: AtlasFolder = None,
+    as_json: Json = False,
 ) -> None:
-    """Write an atlas for other programs."""
+    """Write an atlas for other programs, or as pages for people without saccade.
+
+    A folder that holds anything but an earlier export is refused, and an export that fails leaves
+    the earlier one.
+    """
+    if (head is None) == (to == "page"):
+        raise UsageError(
+            "which head's page?" if head is None else f"--to {to} writes all heads, not {head}",
+            hint="`saccade atlas export --to page --head 9.8` writes the page of one head",
+        )
+    site = None if head is None else read_head(head)
+
+    _export(found_atlas(atlas), to, out, site)
+    files = [out] if out.is_file() else [each for each in out.rglob("*") if each.is_file()]
+    size = sum(each.stat().st_size for each in files)
+    if as_json:
+        typer.echo(json.dumps({"path": str(out), "files": len(files), "bytes": size}))
+    else:
+        several = f": {len(files)} files, {size / 1e6:.1f} MB" if out.is_dir() else ""
+        typer.echo(f"wrote {out}{several}", err=True)
+
+
+def _export(atlas: Atlas, to: str, out: Path, head: tuple[int, int] | None) -> None:
     from saccade.interp.atlas.atlas_export import (
         table_rows,
         write_csv,
@@ -394,16 +422,15 @@ def atlas_export(
         write_parquet,
     )
     from saccade.interp.atlas.labels import make_labels
+    from saccade.viewer.atlas_site import write_head_file, write_site
 
-    opened = found_atlas(atlas)
-    if to == "headvis":
-        if "sequences.window" not in opened.extra:
-            raise SaccadeError(
-                "this atlas has no sampled sequences, which HeadVis shows",
-                hint="merge without --without-sequences, or build it again",
-            )
-        write_headvis(out, opened)
+    if head is not None:
+        write_head_file(out, atlas, *head)
+    elif to == "site":
+        with showing_progress() as progress:
+            write_site(out, atlas, progress=lambda n, of: progress("writing pages", n, of))
+    elif to == "headvis":
+        write_headvis(out, atlas)
     else:
-        rows = table_rows(opened, [each.text for each in make_labels(opened)])
+        rows = table_rows(atlas, [each.text for each in make_labels(atlas)])
         (write_csv if to == "csv" else write_parquet)(out, rows)
-    typer.echo(f"wrote {out}", err=True)

@@ -19,6 +19,9 @@ from saccade.errors import SaccadeError, StoreError, UsageError
 from saccade.viewer.schemas import FindQuestion
 
 if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
     from saccade.interp.atlas.head_page import AtlasPages
     from saccade.interp.heads.model import LanguageModel
 
@@ -104,8 +107,23 @@ class AtlasService:
         with self._lock:
             pages = self._open()
             if name not in self._of_heads:
-                self._of_heads[name] = pages.page(*site)
+                page = pages.page(*site)
+                self._add_prompts(page, pages)
+                self._of_heads[name] = page
             return self._of_heads[name]
+
+    def _add_prompts(self, page: dict[str, Any], pages: AtlasPages) -> None:
+        """Add to each context the text to type for the same tokens; nothing without a model."""
+        model = self._model()
+        if model is None or model.tokenizer is None:
+            return
+        does = page["does"]
+        for context in (
+            *does["strongest"],
+            *(each for stratum in does["strata"] for each in stratum["contexts"]),
+        ):
+            window = pages.atlas.windows[context["window"]]
+            context["prompt"] = same_prompt(context, window[: context["position"] + 1], model)
 
     def find(self, question: FindQuestion) -> tuple[FoundHead, ...]:
         """The heads for which all given conditions hold, ranked by the first of them."""
@@ -166,6 +184,24 @@ class AtlasService:
             except UsageError as error:
                 raise NoAtlasError(str(error), hint=error.hint) from error
         return AtlasPages(atlas)
+
+
+def same_prompt(
+    context: dict[str, Any], ids: Int[Tensor, " pos"], model: LanguageModel
+) -> str | None:
+    """The text that a tokenizer turns into the tokens of a context.
+
+    A context ends in the middle of a text, and perhaps of a word, so there may be none.
+    """
+    from saccade.interp.heads.model import text_ids
+
+    assert model.tokenizer is not None, "asked for by a model that reads text"
+    whole = context["before"] + "".join(context["tokens"])
+    # Some tokenizers put a space before the first word.
+    for text in (whole, whole.removeprefix(" ")):
+        if text_ids(model.tokenizer, model.encoding, text)[0].tolist() == ids.tolist():
+            return text
+    return None
 
 
 def head_of(name: str) -> tuple[int, int]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.errors import UsageError
 from saccade.interp.atlas.head_page import AtlasPages
 from saccade.store.atomic import atomic_file, atomic_folder
+from saccade.store.folder import refuse_other_files
 from saccade.viewer.export import (
     SavedAnswer,
     json_bytes,
@@ -43,9 +43,9 @@ def write_site(
         progress: called with the number of heads that are written and of all.
 
     Raises:
-        UsageError: the folder holds something else.
+        StoreError: the folder holds something else.
     """
-    _refuse_other_folder(Path(folder))
+    refuse_other_files(folder, {"index.html", HEADS, *shared_files()})
     pages = AtlasPages(atlas)
     overview = pages.overview()
     names = [head["name"] for head in overview["heads"]]
@@ -73,15 +73,6 @@ def write_site(
         title = f"{pages.model}: atlas of {len(names)} heads"
         html = page_of_site({"screen": "atlas"}, answers, site, folder="", title=title)
         _write(temporary / "index.html", html)
-
-
-def _refuse_other_folder(folder: Path) -> None:
-    found = {each.name for each in folder.iterdir()} if folder.is_dir() else set[str]()
-    if found and not {"index.html", *shared_files()} <= found:
-        raise UsageError(
-            f"{folder} holds files that are no pages of an atlas, such as {min(found)}",
-            hint="give a new folder, or an empty one",
-        )
 
 
 def write_head_file(path: str | Path, atlas: Atlas, layer: int, head: int) -> None:

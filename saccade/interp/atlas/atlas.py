@@ -180,9 +180,13 @@ class Atlas:
         return [self.tokens.get(int(each), f"<{int(each)}>") for each in ids]
 
     def metric_row(self, at: int) -> dict[str, Any]:
-        """The metrics of a head, roles among them by their names."""
+        """The metrics of a head, its scores for roles among them: ``role.induction``.
+
+        Where a head looks is a metric of the same name: ``induction`` is its attention over the
+        text, ``role.induction`` its score in the published test.
+        """
         row = self.heads[at].to_dict()
-        roles = row.pop("roles")
+        roles = {f"role.{name}": score for name, score in row.pop("roles").items()}
         return {name: each for name, each in {**row, **roles}.items() if name != "name"}
 
     @cached_property

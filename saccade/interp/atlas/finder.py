@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import UsageError, suggest
-from saccade.interp.atlas.token_shares import token_shares
+from saccade.interp.atlas.token_shares import Kind, effect_parts
 
 if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
@@ -131,33 +131,40 @@ def _rankings(atlas: Atlas, query: Query) -> list[_Ranking]:
 
 
 def _by_token(atlas: Atlas, text: str, *, suppressed: bool) -> _Ranking:
-    shares = token_shares(atlas, "suppressed" if suppressed else "promoted")
-    verb = "suppresses" if suppressed else "promotes"
-    positions = shares.positions.sum(0)
-    texts = atlas.show(shares.ids.tolist())
+    kind: Kind = "suppressed" if suppressed else "promoted"
+    ids, part = effect_parts(atlas.records, kind)  # [n, head, top]
     # A word is asked for without the space before it; a text with a space of its own is exact.
     wanted = [
-        at
-        for at, each in enumerate(texts)
-        if positions[at] and (each == text or (text == text.strip() and each.strip() == text))
+        token
+        for token, each in atlas.tokens.items()
+        if each == text or (text == text.strip() and each.strip() == text)
     ]
-    if not wanted:
-        from rapidfuzz import fuzz, process
-
-        known = [each for each, n in zip(texts, positions.tolist(), strict=True) if n]
-        near = process.extract(
-            text.strip(), known, scorer=fuzz.ratio, limit=3, processor=lambda each: each.strip()
-        )
-        raise UsageError(
-            f"no head of this atlas {verb} the token {text!r}",
-            hint=f"nearest: {', '.join(repr(each[0]) for each in near)}",
-        )
-    n = shares.positions[:, wanted].sum(1)
-    share = shares.share[:, wanted].sum(1)
-    name = "suppressed" if suppressed else "promoted"
+    found = part * torch.isin(ids, torch.tensor(wanted, dtype=ids.dtype))
+    n = (found > 0).any(-1).sum(0)
+    if not n.any():
+        raise _no_head(atlas, text, ids[part > 0], verb="suppresses" if suppressed else "promotes")
+    share = found.sum((0, 2)) / part.sum((0, 2)).clamp_min(1e-12)
     average = share.mean().expand_as(share)
-    details = {f"{name} at positions": n.float(), "average share": average}
+    details = {f"{kind} at positions": n.float(), "average share": average}
     return _Ranking(f"share of effect on {text!r}", share, n > 0, details)
+
+
+def _no_head(atlas: Atlas, text: str, ids: Tensor, *, verb: str) -> UsageError:
+    """No head ever does that to this token: names the nearest tokens, most frequent first."""
+    from rapidfuzz import fuzz, process
+
+    counts = ids.long().bincount()
+    often = counts.argsort(descending=True)[: int((counts > 0).sum())]
+    # Tokens that differ by their case or by the space before them are one suggestion.
+    known: dict[str, str] = {}
+    for each in atlas.show(often.tolist()):
+        known.setdefault(each.strip().lower(), each)
+    near = process.extract(text.strip().lower(), list(known), scorer=fuzz.ratio, limit=3)
+    names = ", ".join(repr(known[each[0]]) for each in near)
+    return UsageError(
+        f"no head of this atlas {verb} the token {text!r}",
+        hint=f"nearest that some head {verb}: {names}",
+    )
 
 
 def _by_role(atlas: Atlas, role: str) -> _Ranking:

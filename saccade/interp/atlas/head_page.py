@@ -11,7 +11,7 @@ import torch
 
 from saccade.interp.atlas.labels import Label, make_labels
 from saccade.interp.atlas.looks import histogram, top_tokens
-from saccade.interp.atlas.sequences import edges_of, sequences_of
+from saccade.interp.atlas.sequences import INTERVALS, edges_of, intervals, sequences_of
 from saccade.interp.atlas.token_shares import Kind, TokenShares, token_shares, tokens_of_head
 from saccade.interp.lenses.top_tokens import plain
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TOKENS = 20
 LOOK_TOKENS = 20
 CONTEXTS, OF_EACH = 12, 3
+SEQUENCES = {INTERVALS: 5}  # shown of an interval; the atlas holds more
 LEAST_SHOWN = 0.02  # smaller weights of a sequence cannot be told apart by colour
 CONTEXT_TOKENS = 48  # shown before a position
 # Effects in nats: a stratum is what lies between two of these bounds.
@@ -43,8 +44,9 @@ class AtlasPages:
     @cached_property
     def model(self) -> str:
         """The name of the model; pages are shared and must not show a path of this machine."""
-        name = self.atlas.provenance.model
-        return PurePath(name).name if PurePath(name).is_absolute() else name
+        path = PurePath(self.atlas.provenance.model)
+        is_local = path.is_absolute() or path.parts[:1] in ((".",), ("..",))
+        return path.name if is_local else self.atlas.provenance.model
 
     @cached_property
     def sources(self) -> list[str]:
@@ -52,6 +54,10 @@ class AtlasPages:
         full = self.atlas.provenance.sources
         short = [PurePath(each).name for each in full]
         return short if len(set(short)) == len(short) else list(full)
+
+    @cached_property
+    def _intervals(self) -> torch.Tensor:
+        return intervals(self.atlas)
 
     @cached_property
     def n_special(self) -> int:
@@ -204,13 +210,16 @@ class AtlasPages:
         return top_tokens(self.atlas.sums, kind, at, ids=self.atlas.distinct, n=LOOK_TOKENS)
 
     def _sequences(self, at: int) -> list[dict[str, Any]]:
+        """The five strongest sampled sequences, and one of each lower interval."""
         sampled = sequences_of(self.atlas.extra)
         if sampled is None:
             return []
-        found = []
+        found, left = [], {each: SEQUENCES.get(each, 1) for each in range(INTERVALS + 1)}
         for number, window in enumerate(sampled.window[at].tolist()):
-            if window < 0:
+            interval = int(self._intervals[window, at]) if window >= 0 else 0
+            if not interval or not left[interval]:
                 continue
+            left[interval] -= 1
             tokens = self.atlas.windows[window].tolist()
             # Sequences are most of a page: per query, keys and weights in turn, weights per mille.
             looks: list[list[int]] = [[] for _ in tokens]
@@ -220,12 +229,13 @@ class AtlasPages:
             found.append(
                 {
                     "window": window,
+                    "interval": interval,
                     "peak": float(self.atlas.peaks[window, at]),
                     "tokens": self.atlas.show(tokens),
                     "looks": looks,
                 }
             )
-        return found
+        return sorted(found, key=lambda each: -each["interval"])
 
     def _more(self, at: int) -> dict[str, Any]:
         """What else was measured of a head, by the name of the part."""

@@ -1,14 +1,16 @@
 """Sampled sequences: windows of the text with the attention weights of a head, from strong to weak.
 
-For each head the windows in which its largest attention weight (the first position left out) is
-largest, and some of each fifth of the range from 0 to 1, so that nobody takes the maximum for the
-rule. Which ones depends on the tokens of the windows alone: an atlas of two texts shows the same
-as the merged atlases of each.
+The windows are ordered by a head's largest attention weight in each (its peak, the first position
+left out) and cut into fifths of the same size, as HeadVis does: shown are the strongest of the
+first fifth, and some of each other at random, so that nobody takes the maximum for the rule. Which
+ones depends on the tokens of the windows alone: an atlas of two texts shows the same as the merged
+atlases of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -26,16 +28,18 @@ if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
     from saccade.interp.heads.model import LanguageModel
 
-STRONGEST, STRATA, OF_EACH = 5, 5, 1
-KEYS = 8  # of a query, as in HeadVis
+# The defaults of HeadVis, as Neuronpedia runs it.
+INTERVALS = 5
+STRONGEST, OF_EACH = 10, 3  # sequences of the highest interval, and of each other one
+KEYS = 8  # of a query
 LEAST_WEIGHT = 0.005
 
 
 class Sequences(NamedTuple):
-    """The sampled sequences of all heads: the strongest first, then those of each fifth."""
+    """The sampled sequences of all heads: the strongest first, then those of lower intervals."""
 
     window: Int[Tensor, "head sequence"]
-    """The number of the window; -1 where a fifth has none."""
+    """The number of the window; -1 where an interval has fewer."""
     keys: Int[Tensor, "head sequence pos 8"]
     weights: Float[Tensor, "head sequence pos 8"]
     """0 where fewer keys have a weight of at least `LEAST_WEIGHT`."""
@@ -52,27 +56,43 @@ def sequences_of(extra: Mapping[str, Tensor]) -> Sequences | None:
     return Sequences(*(extra[f"sequences.{name}"] for name in Sequences._fields))
 
 
+def intervals(atlas: Atlas) -> Int[Tensor, "window head"]:
+    """The interval of each window for each head: 5 is the fifth with the largest peaks."""
+    places = _ranked(atlas).argsort(dim=0)
+    return INTERVALS - places * INTERVALS // len(places)
+
+
+def _shuffled(atlas: Atlas) -> Int[Tensor, " window"]:
+    """The windows in a random order that depends on their tokens alone."""
+    seed = atlas.provenance.config.seed
+    hashes = [(each * 2654435761 + seed) % 2**61 for each in row_hashes(atlas.windows).tolist()]
+    return torch.tensor(sorted(range(len(hashes)), key=hashes.__getitem__))
+
+
+def _ranked(atlas: Atlas) -> Int[Tensor, "window head"]:
+    """The windows of each head by their peaks, the largest first."""
+    order = _shuffled(atlas)
+    # Ties of half-precision peaks are broken by the random order.
+    return order[atlas.peaks.float()[order].argsort(dim=0, descending=True, stable=True)]
+
+
 def chosen_windows(atlas: Atlas) -> Int[Tensor, "head sequence"]:
     """The windows that are shown for each head; -1 where there is none."""
-    peaks, seed = atlas.peaks.float(), atlas.provenance.config.seed
-    # A random order of the windows that depends on their tokens alone.
-    hashes = [(each * 2654435761 + seed) % 2**61 for each in row_hashes(atlas.windows).tolist()]
-    order = torch.tensor(sorted(range(len(hashes)), key=hashes.__getitem__))
-    place = order.argsort()
-    stratum = (peaks * STRATA).long().clamp_max(STRATA - 1)  # [window, head]
-    n = min(STRONGEST, len(peaks))
-    # Ties of half-precision peaks are broken by the random order.
-    ranked = peaks[order].argsort(dim=0, descending=True, stable=True)
-    strongest = order[ranked[:n]]
-    found = torch.full((peaks.shape[1], STRONGEST + STRATA * OF_EACH), -1)
-    found[:, :n] = strongest.T
-    taken = torch.zeros_like(peaks, dtype=torch.bool).scatter_(0, strongest, value=True)
-    for fifth in range(STRATA):
-        rank = torch.where((stratum == fifth) & ~taken, place[:, None], len(peaks))
-        best = rank.topk(min(OF_EACH, len(peaks)), dim=0, largest=False)
-        start = STRONGEST + fifth * OF_EACH
-        shown = torch.where(best.values < len(peaks), best.indices, -1)
-        found[:, start : start + len(shown)] = shown.T
+    ranked = _ranked(atlas)
+    n, n_heads = ranked.shape
+    starts = [
+        -(-at * n // INTERVALS) for at in range(INTERVALS + 1)
+    ]  # of the intervals in `ranked`
+    place = _shuffled(atlas).argsort()
+    found = torch.full((n_heads, STRONGEST + (INTERVALS - 1) * OF_EACH), -1)
+    at = 0
+    for start, stop in pairwise(starts):
+        inside, most = ranked[start:stop], STRONGEST if start == 0 else OF_EACH
+        if start:
+            inside = inside.gather(0, place[inside].argsort(dim=0))
+        shown = inside[:most]
+        found[:, at : at + len(shown)] = shown.T
+        at += most
     return found
 
 

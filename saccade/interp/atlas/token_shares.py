@@ -16,6 +16,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
+    from saccade.interp.atlas.records import Records
 
 Kind: TypeAlias = Literal["promoted", "suppressed", "predicted"]
 
@@ -67,13 +68,13 @@ def token_shares(atlas: Atlas, kind: Kind, *, rows: Int[Tensor, " n"] | None = N
         rows: of these records only.
     """
     records = atlas.records if rows is None else atlas.records.of(rows)
-    ids: Tensor = getattr(records, kind).long()  # [n, head, top]
-    change = getattr(records, f"{kind}_by").float()
-    change = (-change if kind == "suppressed" else change).clamp_min(0)
-    effect = records.lens_kl.float() if kind == "predicted" else records.kl
-    part = change / change.sum(-1, keepdim=True).clamp_min(1e-12) * effect[..., None]
-    distinct, number = ids.unique(return_inverse=True)
+    ids, part = effect_parts(records, kind)
     n_heads = ids.shape[1]
+    # As `unique` with the inverse, without sorting millions of tokens.
+    is_seen = torch.zeros(int(ids.max()) + 1 if ids.numel() else 1, dtype=torch.bool)
+    is_seen[ids.flatten()] = True
+    distinct = is_seen.nonzero()[:, 0]
+    number = (is_seen.cumsum(0) - 1)[ids]
     by_head = number.transpose(0, 1).flatten(1)  # [head, n * top]
     values = part.transpose(0, 1).flatten(1)
     weight = torch.zeros(n_heads, len(distinct)).scatter_add_(1, by_head, values)
@@ -82,6 +83,17 @@ def token_shares(atlas: Atlas, kind: Kind, *, rows: Int[Tensor, " n"] | None = N
     )
     share = weight / weight.sum(1, keepdim=True).clamp_min(1e-12)
     return TokenShares(distinct, share, positions)
+
+
+def effect_parts(
+    records: Records, kind: Kind
+) -> tuple[Int[Tensor, "n head top"], Float[Tensor, "n head top"]]:
+    """The tokens of each position, and the part of the effect there that each of them gets."""
+    ids: Tensor = getattr(records, kind).long()
+    change = getattr(records, f"{kind}_by").float()
+    change = (-change if kind == "suppressed" else change).clamp_min(0)
+    effect = records.lens_kl.float() if kind == "predicted" else records.kl
+    return ids, change / change.sum(-1, keepdim=True).clamp_min(1e-12) * effect[..., None]
 
 
 def tokens_of_head(

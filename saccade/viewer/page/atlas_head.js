@@ -113,10 +113,10 @@ function knowsPanel({ knows, metrics }) {
 }
 
 function looksSection({ looks, metrics, name }) {
-  const tokens = (title, list) =>
+  const tokens = (title, list, format) =>
     tokenList(
       list.map(({ text, weight, occurrences }) => ({ text, value: weight, note: `${whole(occurrences)}×` })),
-      { format: (value) => brief(Number(value.toPrecision(3))), title },
+      { format, title },
     );
   return section(
     "Looks",
@@ -131,8 +131,8 @@ function looksSection({ looks, metrics, name }) {
     make(
       "div",
       { class: "two lists" },
-      tokens("keys (attention per occurrence)", looks.key_tokens),
-      tokens("queries (attention per occurrence)", looks.query_tokens),
+      tokens("keys (attention that an occurrence gets, in all)", looks.key_tokens, (value) => brief(Number(value.toPrecision(3)))),
+      tokens("queries (attention to other than the first position)", looks.query_tokens, (value) => percent(value)),
     ),
   );
 }

@@ -44,6 +44,7 @@ const METRICS = {
   },
   distance_variance: { about: "variance of the distance of the keys", isLog: true },
 };
+export const ROLE = "role.";
 const OF_LOOK = [
   ...["first", "self_weight", "previous", "induction"],
   ...["entropy", "distance", "distance_variance"],
@@ -52,13 +53,13 @@ const OF_EFFECT = ["kl", "kl_median", "kl_95", "matters", "on_next"];
 const OF_LENS = ["lens_kl", "agreement", "quality"];
 export const GROUPS = { effect: OF_EFFECT, lens: OF_LENS, look: OF_LOOK };
 
-// Every other metric is the score of a role.
+// Every other metric is the score of a role: role.induction.
 export function aboutMetric(name) {
-  return METRICS[name]?.about ?? `score of the role ${name}`;
+  return METRICS[name]?.about ?? `score of the ${metricName(name)} in its published test`;
 }
 
 export function metricName(name) {
-  return name.replaceAll("_", " ");
+  return name.replace(/^role\./, "role ").replaceAll("_", " ");
 }
 
 export function formatMetric(name, value) {
@@ -71,7 +72,7 @@ export function isLogMetric(name) {
 }
 
 export function rolesAmong(metrics) {
-  return metrics.filter((name) => !METRICS[name]);
+  return metrics.filter((name) => name.startsWith(ROLE)).map((name) => name.slice(ROLE.length));
 }
 
 // An axis over the known values: {ticks, text, share(value) -> 0 to 1}. A logarithmic one starts at its least positive

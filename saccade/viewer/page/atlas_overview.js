@@ -7,7 +7,7 @@ import { asyncView } from "./async_view.js";
 import { findHeads, finderForm, queryOf } from "./head_finder.js";
 import { headLink, openHead } from "./head_link.js";
 import { legend } from "./legend.js";
-import { brief, whole } from "./number_format.js";
+import { brief, percent, whole } from "./number_format.js";
 import { scatter } from "./scatter.js";
 import { setState } from "./state.js";
 
@@ -40,6 +40,7 @@ export function atlasOverview(overview) {
   );
   list.addEventListener("pointerover", (event) => pointAt(picture, event));
   list.addEventListener("focusin", (event) => pointAt(picture, event));
+  list.addEventListener("keydown", stepThroughRows);
 
   function drawPoints() {
     const values = (name) => overview.heads.map((head) => head[name] ?? NaN);
@@ -72,7 +73,11 @@ export function atlasOverview(overview) {
     if (form.querySelector("input:focus, select:focus")) return; // what is typed stays
     const hadFocus = form.contains(document.activeElement);
     const ask = (find) => setState({ find }, { isStep: true });
-    form.replaceChildren(finderForm(overview, queryOf(state), ask));
+    const onquery = (find) => {
+      form.dataset.of = find; // the form shows it already, and the next field may have the focus by now
+      ask(find);
+    };
+    form.replaceChildren(finderForm(overview, queryOf(state), { onquery, onclear: () => ask("") }));
     if (hadFocus) form.querySelector("input").focus();
   }
   return {
@@ -140,6 +145,15 @@ function pointAt(picture, event) {
   if (row) picture.point(row.dataset.head);
 }
 
+// Arrow keys, or j and k, go from head to head of the list; Enter opens one, as any link.
+function stepThroughRows(event) {
+  const by = { ArrowUp: -1, ArrowDown: 1, k: -1, j: 1 }[event.key],
+    row = event.target.closest("li");
+  if (!by || !row || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  (by > 0 ? row.nextElementSibling : row.previousElementSibling)?.querySelector("a")?.focus();
+}
+
 function mark(list, name) {
   for (const row of list.querySelectorAll(".is-pointed")) row.classList.remove("is-pointed");
   list.querySelector(`[data-head="${name}"]`)?.classList.add("is-pointed");
@@ -149,12 +163,13 @@ function drawList(byName, found) {
   const all =
     found?.rows ??
     [...byName.values()].sort((a, b) => b.kl - a.kl).map(({ name, kl }) => ({ name, value: kl }));
-  const what = found ? found.what : "mean effect in nats";
+  const what = found ? found.what : "mean effect in nats",
+    format = (value) => (what.startsWith("share") ? percent(value, 2) : brief(Number(value.toPrecision(3))));
   const rows = make("ol", { class: "ranking atlas-list" });
   const more = make("button", { type: "button", class: "quiet", onclick: () => add(all.length) });
   function add(most) {
     const from = rows.childElementCount;
-    rows.append(...all.slice(from, most).map(({ name, value }) => headRow(byName.get(name), value)));
+    rows.append(...all.slice(from, most).map(({ name, value }) => headRow(byName.get(name), format(value))));
     more.textContent = `Show all ${all.length}`;
     more.hidden = rows.childElementCount >= all.length;
     if (from) rows.children[from]?.querySelector("a")?.focus();
@@ -177,7 +192,7 @@ function headRow(head, value) {
       { "data-head": head.name },
       make("span", { class: "name" }, head.name),
       make("span", { class: "words" }, head.label),
-      make("span", { class: "number" }, brief(value)),
+      make("span", { class: "number" }, value),
     ),
   );
 }

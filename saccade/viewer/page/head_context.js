@@ -62,9 +62,7 @@ function contextView(page, context) {
       make("span", { class: "context-next soft", title: "the text's next token" }, ` → ${dotted(context.next)}`),
     ),
     make("p", { class: "note" }, notes(context)),
-    isOffline()
-      ? null
-      : make("button", { type: "button", class: "quiet", onclick: () => load(page, context) }, "Open in the Prompt screen"),
+    opening(page, context),
     make(
       "div",
       { class: "lens-tokens" },
@@ -99,8 +97,22 @@ function lookedAt({ start, tokens, position }, key, weight) {
   return { text, value: weight, note: back ? `${back} back` : "itself" };
 }
 
-function load({ name }, { before, tokens }) {
-  const text = before + tokens.join("");
+// `prompt` is a text that the tokenizer turns into these very tokens; there is none without a model.
+function opening(page, context) {
+  if (isOffline() || context.prompt === undefined) return null;
+  const isSame = context.prompt !== null,
+    text = context.prompt ?? context.before + context.tokens.join("");
+  return make(
+    "div",
+    { class: "controls" },
+    make("button", { type: "button", class: "quiet", onclick: () => load(page, text) }, "Open in the Prompt screen"),
+    isSame
+      ? null
+      : make("span", { class: "note" }, "Typed again, this text has other tokens: its effects will be similar, not the same."),
+  );
+}
+
+function load({ name }, text) {
   setState({ screen: "prompt", text, at: "-1", head: name, token: "", against: "" }, { isStep: true });
   scrollTo(0, 0);
 }

@@ -2,7 +2,7 @@
 
 import { choice, make } from "./dom.js";
 import { isOffline, request } from "./api.js";
-import { metricName, rolesAmong } from "./atlas_metrics.js";
+import { metricName, ROLE, rolesAmong } from "./atlas_metrics.js";
 
 // The query of a state; none if the link is damaged.
 export function queryOf({ find }) {
@@ -14,8 +14,8 @@ export function queryOf({ find }) {
   }
 }
 
-// A form; onquery(text) is called with the query as it stands in a link.
-export function finderForm(overview, query, onquery) {
+// A form; onquery(text) is called with the query as it stands in a link, onclear() when all heads are asked for.
+export function finderForm(overview, query, { onquery, onclear }) {
   const roles = rolesAmong(overview.metrics),
     isSuppressed = query.suppressed !== undefined;
   const kind = choice(
@@ -31,7 +31,8 @@ export function finderForm(overview, query, onquery) {
     where = field("range of metrics", (query.where ?? []).join(", "), 18, "kl>0.01, first<0.5"),
     like = field("like the head", query.like, 6, "3.2");
   const role = pick("role", roles, query.role, (name) => metricName(name)),
-    source = pick("matters in", overview.sources, query.matters_in, (name) => name);
+    source = pick("matters in", overview.sources, query.matters_in, (name) => name),
+    other = pick("than in", overview.sources, query.not_in, (name) => name, "any other");
   // What only a server can answer is not offered without one.
   const hasTokens = !isOffline() || overview.heads.some((head) => head.promotes),
     hasSources = !isOffline() && overview.sources.length > 1;
@@ -47,6 +48,7 @@ export function finderForm(overview, query, onquery) {
       where: conditions.length ? conditions : undefined,
       like: like.value.trim() || undefined,
       matters_in: source.value || undefined,
+      not_in: (source.value && other.value) || undefined,
     };
     onquery(Object.values(asked).some((each) => each !== undefined) ? JSON.stringify(asked) : "");
   }
@@ -58,8 +60,9 @@ export function finderForm(overview, query, onquery) {
     inline("range ", where),
     isOffline() ? null : inline("like ", like),
     hasSources ? inline("matters more in ", source) : null,
+    hasSources && overview.sources.length > 2 ? inline("than in ", other) : null,
     make("button", { type: "submit", class: "quiet" }, "Find"),
-    make("button", { type: "button", class: "quiet", onclick: () => onquery("") }, "All"),
+    make("button", { type: "button", class: "quiet", onclick: onclear }, "All"),
   );
 }
 
@@ -75,9 +78,9 @@ function field(label, value, size, placeholder) {
   });
 }
 
-function pick(label, names, chosen, format) {
+function pick(label, names, chosen, format, none = "any") {
   return choice(
-    [["", "any"], ...names.map((name) => [name, format(name)])],
+    [["", none], ...names.map((name) => [name, format(name)])],
     chosen ?? "",
     () => {},
     label,
@@ -119,7 +122,7 @@ function findLocally(overview, { token, suppressed, role, where = [] }) {
   const isToken = (text) => text === wanted || (wanted === wanted.trim() && text.trim() === wanted);
   const shareOf = (head) =>
     (head[key] ?? []).reduce((sum, [text, share]) => sum + (isToken(text) ? share : 0), 0);
-  const rank = wanted !== undefined ? shareOf : role !== undefined ? (head) => head[role] : (head) => head.kl;
+  const rank = wanted !== undefined ? shareOf : role !== undefined ? (head) => head[ROLE + role] : (head) => head.kl;
   const what = wanted !== undefined ? `share of effect on “${wanted}”` : role !== undefined ? `role ${role}` : "kl";
   const rows = overview.heads
     .filter((head) => ranges.every((holds) => holds(head)))

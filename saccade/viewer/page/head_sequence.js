@@ -9,10 +9,20 @@ import { stepper } from "./stepper.js";
 export function sequenceStepper({ looks }) {
   return stepper({
     title: "Sequences",
-    groups: [{ name: "sampled", items: looks.sequences }],
+    groups: groupsOf(looks.sequences),
     draw: sequenceView,
     describe: ({ peak }) => `largest weight ${percent(peak, 0)}`,
   });
+}
+
+const FIFTHS = ["strongest windows", "of the second fifth", "of the middle fifth", "of the fourth fifth", "of the weakest fifth"];
+
+// By interval: 5 is the fifth of the windows with the largest weights.
+function groupsOf(sequences) {
+  return FIFTHS.map((name, at) => ({
+    name,
+    items: sequences.filter(({ interval }) => interval === FIFTHS.length - at),
+  })).filter(({ items }) => items.length);
 }
 
 // `flat` has keys and weights of each token in turn, weights per mille.

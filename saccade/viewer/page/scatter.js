@@ -1,5 +1,5 @@
 // Heads as points over two metrics, on a canvas: a thousand points stay smooth. The arrow keys move to the nearest
-// point in a direction, Page Up and Page Down through all points in order.
+// point in a direction, j and k (or Page Down and Page Up) through all points in order.
 
 import { announce, make } from "./dom.js";
 import { themeColour } from "./colours.js";
@@ -17,7 +17,7 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 export function scatter({ title, onchoose, onpoint = () => {}, tip }) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   const keys =
-    "Arrow keys move to the nearest head, Page Up and Page Down to the one before and after, Enter opens it.";
+    "Arrow keys move to the nearest head, j and k to the next one and the one before, Enter opens it.";
   const frame = make(
     "div",
     {
@@ -159,16 +159,18 @@ function listenToKeys({ frame, state }, { point, onchoose }) {
   frame.addEventListener("keydown", (event) => {
     const all = state.placed ?? [],
       at = all.findIndex(({ name }) => name === state.current);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Enter" && current()) onchoose(state.current);
+    const key = { j: "PageDown", k: "PageUp" }[event.key] ?? event.key;
     const target = {
       Home: () => all[0],
       End: () => all[all.length - 1],
       PageUp: () => all[Math.max(0, at - 1)],
       PageDown: () => all[Math.min(all.length - 1, at + 1)],
-    }[event.key];
-    if (!target && !DIRECTIONS[event.key]) return;
+    }[key];
+    if (!target && !DIRECTIONS[key]) return;
     event.preventDefault();
-    move(target ? target() : at < 0 ? all[0] : nearest(all, all[at], DIRECTIONS[event.key]));
+    move(target ? target() : at < 0 ? all[0] : nearest(all, all[at], DIRECTIONS[key]));
   });
   frame.addEventListener("focus", () => move(current() ?? state.placed?.[0]));
 }

@@ -1,4 +1,4 @@
-// Items one at a time, in groups: buttons, a choice of the group, and the arrow keys.
+// Items one at a time, in groups: buttons, a choice of the group, and the arrow keys or j and k.
 
 import { announce, choice, make } from "./dom.js";
 
@@ -16,7 +16,7 @@ export function stepper({ title, groups, at = 0, draw, describe, onstep = () => 
       class: "stepper",
       role: "group",
       tabindex: 0,
-      "aria-label": `${title}. Arrow keys step through them.`,
+      "aria-label": `${title}. Arrow keys, or j and k, step through them.`,
     },
     bar,
     body,
@@ -51,9 +51,10 @@ export function stepper({ title, groups, at = 0, draw, describe, onstep = () => 
     onstep(current);
   }
   node.addEventListener("keydown", (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    // Inside of a choice or of a list of tokens these keys have another meaning.
-    if (!by || event.target.closest("select, .token-row")) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1, k: -1, j: 1 }[event.key];
+    if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
+    // Inside of a choice these keys have another meaning, and the arrows inside of a list of tokens.
+    if (event.target.closest("select") || (event.target.closest(".token-row") && event.key.length > 1)) return;
     event.preventDefault();
     step(by);
   });

@@ -67,6 +67,14 @@ def atlas(stories, texts, config, chance_lenses) -> Any:
 
 
 @pytest.fixture(scope="session")
+def weights(stories, atlas) -> Any:
+    """Hugging Face's attention weights of all windows, ``[batch, layer, head, query, key]``."""
+    eager = stories.hf.__class__.from_pretrained(stories.name, attn_implementation="eager")
+    with torch.no_grad():
+        return torch.stack(eager(atlas.windows, output_attentions=True).attentions, 1)
+
+
+@pytest.fixture(scope="session")
 def opened() -> Any:
     """The tiny model of a family, with no two weights the same; made once."""
     from saccade.interp.heads.model import wrap_model

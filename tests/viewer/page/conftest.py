@@ -91,8 +91,39 @@ def _saved_trace(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def view_config(story_folder, lens_folders, tmp_path_factory) -> Any:
-    """The little model with two sets of lenses, a run and a trace."""
+def atlas_folder(stories, lens_folders, tmp_path_factory) -> Path:
+    """The atlas of three texts that the little model writes, with two roles that are planted."""
+    from dataclasses import replace
+
+    import saccade
+    from saccade.interp.atlas.atlas_config import AtlasConfig
+    from saccade.interp.atlas.build import build_atlas
+    from saccade.interp.lenses.self_text import sample_batches
+
+    folder, texts = tmp_path_factory.mktemp("atlas"), []
+    for seed, name in enumerate(("red", "green", "blue")):
+        batches = sample_batches(stories, n_tokens=1200, window=61, batch=20, seed=seed)
+        lines = [
+            line
+            for batch in batches
+            for line in stories.tokenizer.batch_decode(batch.ids, skip_special_tokens=True)
+        ]
+        texts.append(str(folder / f"{name}.txt"))
+        Path(texts[-1]).write_text("\n".join(lines), encoding="utf-8")
+    lenses = saccade.load_lenses(lens_folders[0], stories)
+    config = AtlasConfig(tokens=1500, window=48, every=12)
+    atlas = build_atlas(stories, texts, config, lenses=lenses)
+    roles = {
+        f"{layer}.{head}": {"induction": head / 8, "duplicate": layer / 5}
+        for layer, head in atlas.sites
+    }
+    replace(atlas, tables={**atlas.tables, "roles": roles}).save(folder / "atlas")
+    return folder / "atlas"
+
+
+@pytest.fixture(scope="session")
+def view_config(story_folder, lens_folders, atlas_folder, tmp_path_factory) -> Any:
+    """The little model with two sets of lenses, an atlas, a run and a trace."""
     from saccade.viewer.worker import ViewConfig
 
     runs = tmp_path_factory.mktemp("watched")
@@ -101,6 +132,7 @@ def view_config(story_folder, lens_folders, tmp_path_factory) -> Any:
     return ViewConfig(
         model=str(story_folder),
         lenses=tuple(map(str, lens_folders)),
+        atlas=atlas_folder,
         folders=(runs,),
     )
 
@@ -234,13 +266,11 @@ def new_page(browser, viewed) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def open_file(browser, tmp_path) -> Iterator[Callable[..., Any]]:
-    """Opens what `--html` writes, from disk and without a network; there is no server."""
+def open_path(browser) -> Iterator[Callable[..., Any]]:
+    """Opens a page from disk and without a network; there is no server."""
     pages = Pages(browser)
 
-    def make(html: str, **options: Any) -> Any:
-        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.html"
-        file.write_text(html, encoding="utf-8")
+    def make(file: Path, **options: Any) -> Any:
         page = pages.new(**options)
         page.context.set_offline(True)
         page.goto(file.as_uri())
@@ -249,6 +279,18 @@ def open_file(browser, tmp_path) -> Iterator[Callable[..., Any]]:
 
     yield make
     pages.close()
+
+
+@pytest.fixture
+def open_file(open_path, tmp_path) -> Callable[..., Any]:
+    """Opens what `--html` writes."""
+
+    def make(html: str, **options: Any) -> Any:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.html"
+        file.write_text(html, encoding="utf-8")
+        return open_path(file, **options)
+
+    return make
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import pytest
 
 SCREENS = (
     *("prompt", "head", "positions", "flow", "generate"),
-    *("compare", "act", "lenses", "traces"),
+    *("compare", "act", "atlas", "lenses", "traces"),
 )
+MORE = ("effects", "atlas head")  # screens with two faces
 CHANGES = json.dumps([{"kind": "ablate", "layer": 4, "head": 1, "by": "zero"}])
 
 
@@ -17,11 +18,13 @@ def state_of(screen: str, text: str, other: str) -> dict[str, str]:
     more = {"compare": {"other": other}, "act": {"changes": CHANGES}, "head": {"head": "3.5"}}
     if screen == "effects":
         return {"screen": "positions", "shows": "effects", "text": text, "cell": "3.2@4"}
+    if screen == "atlas head":
+        return {"screen": "atlas", "head": "3.2", "context": "2"}
     pinned = {"positions": {"pins": " the| and"}, "traces": {"trace": "heads"}}
     return {"screen": screen, "text": text, **more.get(screen, {}), **pinned.get(screen, {})}
 
 
-@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
+@pytest.mark.parametrize("screen", [*SCREENS, *MORE])
 def test_a_link_restores_the_view(new_page, viewed, text, other, screen, wait_until_settled):
     link = viewed.link(**state_of(screen, text, other))
     page = new_page(link)
@@ -74,7 +77,7 @@ def test_every_screen_is_a_link_that_the_keyboard_reaches(new_page, viewed, text
     assert tuple(names) == SCREENS
 
 
-@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
+@pytest.mark.parametrize("screen", [*SCREENS, *MORE])
 def test_nothing_runs_over_the_edge(new_page, viewed, text, other, screen, wait_until_settled):
     page = new_page(viewed.link(**state_of(screen, text, other)), width=360, height=780)
     root = "document.documentElement"
@@ -84,7 +87,7 @@ def test_nothing_runs_over_the_edge(new_page, viewed, text, other, screen, wait_
         assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 0, width
 
 
-@pytest.mark.parametrize("screen", [*SCREENS, "effects"])
+@pytest.mark.parametrize("screen", [*SCREENS, *MORE])
 def test_the_accessibility_check_finds_nothing(
     new_page, viewed, text, other, screen, wait_until_settled
 ):
