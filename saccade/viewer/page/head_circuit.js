@@ -4,32 +4,44 @@ import { columnNames, dotted, make, panel } from "./dom.js";
 import { metricName } from "./atlas_metrics.js";
 import { section } from "./head_card.js";
 import { headLink } from "./head_link.js";
-import { brief, percent } from "./number_format.js";
+import { brief, fixed, percent } from "./number_format.js";
 
 export function whyPanel({ why }) {
-  const directions = Array.isArray(why) ? why : (why?.directions ?? []);
+  const directions = why?.directions ?? [];
   if (!directions.length) return null;
-  const textOf = (token) => (typeof token === "string" ? token : token.text);
+  const chips = (tokens) => tokens.map(({ text }) => make("span", { class: "token chip" }, dotted(text)));
   return panel(
     null,
     section(
       "Why",
-      "what its queries and keys have in common where it looks",
+      "directions in which its queries find the keys it attends to",
       make(
         "ul",
         { class: "directions" },
-        directions.map(({ name, share, tokens = [] }) =>
+        directions.map((each) =>
           make(
             "li",
             {},
-            make("b", {}, String(name)),
-            share === undefined || share === null ? null : make("span", { class: "number soft" }, ` ${percent(share)}`),
-            make("p", {}, tokens.map((token) => make("span", { class: "token chip" }, dotted(textOf(token))))),
+            make("b", {}, each.name),
+            make(
+              "span",
+              { class: "number soft" },
+              ` ${percent(each.share)} of the contrast, ${percent(each.position_share)} position`,
+            ),
+            make("p", {}, chips(each.query_tokens), " → ", chips(each.key_tokens)),
           ),
         ),
       ),
+      make("p", { class: "soft" }, separation(why, directions.length)),
     ),
   );
+}
+
+// Measured on text that the directions do not come from; 0.5 is chance.
+function separation(why, n) {
+  const others = { random: "random", plain: "without contrast", distance: "distance alone", whole: "the whole score" };
+  const beside = Object.entries(others).map(([name, text]) => `${text} ${fixed(why[`auroc_${name}`], 2)}`);
+  return `AUROC of attended keys on other text: these ${n} directions ${fixed(why.auroc, 2)}, ${beside.join(", ")}`;
 }
 
 // Tables by name, or one list of rows; heads in them are links.
