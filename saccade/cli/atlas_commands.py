@@ -241,6 +241,8 @@ def _show_page(page: dict) -> None:
     typer.echo(
         f"  keys       {' '.join(repr(each['text']) for each in page['looks']['key_tokens'][:10])}"
     )
+    if "why" in page:
+        _show_why(page["why"])
     if page["roles"]:
         best = sorted(page["roles"].items(), key=lambda each: -each[1])
         typer.echo("roles   " + ", ".join(f"{name} {score:.2f}" for name, score in best))
@@ -253,6 +255,18 @@ def _show_page(page: dict) -> None:
         typer.echo(f"  from {stratum['from']:g}{top} nats: {stratum['share']:.1%} of positions")
         for context in stratum["contexts"][:1]:
             _show_context(context)
+
+
+def _show_why(why: dict) -> None:
+    typer.echo(
+        f"why     {len(why['directions'])} directions separate attended keys at {why['auroc']:.2f} "
+        f"(random {why['auroc_random']:.2f}, no contrast {why['auroc_plain']:.2f}, distance "
+        f"{why['auroc_distance']:.2f}, whole score {why['auroc_whole']:.2f})"
+    )
+    for each in why["directions"]:
+        keys = " ".join(repr(token["text"]) for token in each["key_tokens"][:5])
+        numbers = f"{each['share']:>6.1%}, position {each['position_share']:>4.0%}"
+        typer.echo(f"  {numbers}  {each['name']}; keys {keys}")
 
 
 def _tokens(found: list[dict]) -> str:
@@ -347,7 +361,8 @@ def atlas_merge(
     without_sequences: Annotated[
         bool,
         typer.Option(
-            "--without-sequences", help="Do not open the model to sample sequences again."
+            "--without-sequences",
+            help="Do not open the model: no sampled sequences, no directions.",
         ),
     ] = False,
     model: ModelOptions = DEFAULT_OPTIONS,
@@ -356,16 +371,18 @@ def atlas_merge(
     """Merge atlases that were built of different texts.
 
     All records and sums are those of one build over all of the texts, to the last bit. Sampled
-    sequences are chosen again, for which the model is opened.
+    sequences are chosen again and directions of queries and keys named again, for which the model
+    is opened.
     """
     from saccade.interp.atlas.atlas import load_atlas, merge_atlases
-    from saccade.interp.atlas.atlas_parts import with_sequences
+    from saccade.interp.atlas.atlas_parts import with_directions, with_sequences
 
     merged = merge_atlases([load_atlas(folder) for folder in folders])
     if not without_sequences:
         opened = model.open()
         with showing_progress() as progress:
             merged = with_sequences(opened, merged, progress=progress)
+            merged = with_directions(opened, merged, progress=progress)
     merged.save(out)
     _show_built(merged, out, as_json=as_json)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from saccade.errors import SaccadeError, StoreError, UsageError
 from saccade.interp.atlas.atlas_config import AtlasConfig
-from saccade.interp.atlas.looks import Look, Sums, looks_of
+from saccade.interp.atlas.looks import Look, Sums, add_whole, looks_of
 from saccade.interp.atlas.records import Records, joined
 from saccade.store.atomic import cache_dir
 from saccade.store.folder import read_folder, write_folder
@@ -266,8 +266,8 @@ def merge_atlases(parts: Sequence[Atlas]) -> Atlas:
     """The atlas of all texts of several atlases of one model.
 
     Records are put together and sums added, both exactly. Roles and composition, which do not
-    depend on the text, are those of the first part. What needs the model again is left out:
-    sampled sequences (`saccade.interp.atlas.build.with_sequences`).
+    depend on the text, are those of the first part. What needs the model again is left out
+    (`saccade.interp.atlas.atlas_parts`): sampled sequences, and directions of queries and keys.
     """
     if len(parts) < 2:
         raise UsageError(
@@ -283,9 +283,11 @@ def merge_atlases(parts: Sequence[Atlas]) -> Atlas:
         )
     every = sorted({token for part in parts for token in part.distinct})
     sums: Sums = {}
+    measured = set.intersection(*(set(part.sums) for part in parts))
     for part in parts:
         for name, value in _renumbered(part, every).items():
-            sums[name] = sums[name] + value if name in sums else value
+            if name in measured:
+                add_whole(sums, name, value)
     n_windows = n_sources = 0
     records, sources = [], []
     for part in parts:
@@ -308,8 +310,17 @@ def merge_atlases(parts: Sequence[Atlas]) -> Atlas:
         torch.cat([part.peaks for part in parts]),
         {token: text for part in parts for token, text in part.tokens.items()},
         {},
-        parts[0].tables,
+        _of_model(parts[0].tables),
     )
+
+
+def _of_model(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables that do not depend on the text."""
+    left_out = tables.get("left_out", {})
+    found = {name: table for name, table in tables.items() if name not in ("why", "left_out")}
+    if kept := {part: reason for part, reason in left_out.items() if part != "why"}:
+        found["left_out"] = kept
+    return found
 
 
 def _refuse_other(found: AtlasProvenance, first: AtlasProvenance) -> None:

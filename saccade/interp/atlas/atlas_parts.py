@@ -1,4 +1,4 @@
-"""What is measured for an atlas after the scan: sequences, roles, composition.
+"""What is measured for an atlas after the scan: sequences, roles, composition, directions.
 
 Each function returns the atlas with one part more. What a model cannot give (weights that are not
 found, roles that do not apply) is left out, and `Atlas.tables` says why under ``left_out``.
@@ -18,6 +18,7 @@ from saccade.interp.atlas.composition import (
     head_composition,
     measured_paths,
 )
+from saccade.interp.atlas.qk_directions import direction_table
 from saccade.interp.atlas.sequences import sample_sequences
 from saccade.interp.lenses.gather import Checkpoint, Progress
 from saccade.interp.lenses.lens_set import share_explained
@@ -149,6 +150,17 @@ def with_composition(
     if progress is not None:
         progress("composition", 2, 2)
     return _with_table(atlas, "composition", found)
+
+
+def with_directions(
+    model: LanguageModel, atlas: Atlas, *, progress: Progress | None = None
+) -> Atlas:
+    """The atlas with why heads look where they look: directions of queries and keys."""
+    atlas.check_model(model)
+    try:
+        return _with_table(atlas, "why", direction_table(model, atlas, progress=progress))
+    except (ModelError, UsageError) as error:  # UsageError: of a short text too little is left out
+        return _without(atlas, "why", error)
 
 
 def _largest(composition: Composition, atlas: Atlas) -> dict[str, dict[str, list[dict[str, Any]]]]:

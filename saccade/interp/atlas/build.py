@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,22 +24,24 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from saccade.distributed import Processes, joined
-from saccade.errors import UsageError
+from saccade.errors import ModelError, UsageError
 from saccade.interp.atlas.atlas import Atlas, AtlasProvenance
 from saccade.interp.atlas.atlas_config import AtlasConfig
 from saccade.interp.atlas.atlas_parts import (
     with_composition,
+    with_directions,
     with_quality,
     with_roles,
     with_sequences,
 )
 from saccade.interp.atlas.atlas_text import SELF, AtlasText, Chunk, chunks_of, read_text
 from saccade.interp.atlas.looks import Sums, add_to, count_sums, look_sums
+from saccade.interp.atlas.query_keys import Pairs, Turn, held_out, pair_sums, stacked, turns_of
 from saccade.interp.atlas.records import Recorder, Records
 from saccade.interp.atlas.records import joined as joined_records
 from saccade.interp.effects.joined_pass import uses_interface
 from saccade.interp.effects.replacement import Replacement
-from saccade.interp.heads.attention_weights import recorded_queries
+from saccade.interp.heads.attention_weights import KernelInput, recorded_kernels
 from saccade.interp.heads.capture import run_base
 from saccade.interp.heads.onednn import fast_products
 from saccade.interp.lenses.gather import Checkpoint, Progress, unfinished_fit
@@ -103,18 +106,16 @@ def build_atlas(
             if processes.is_first:
                 with unfinished.stage("sequences") as checkpoint:
                     atlas = with_sequences(model, atlas, checkpoint=checkpoint, progress=progress)
-                with unfinished.stage("roles") as checkpoint:
-                    atlas = _measured_once(
-                        atlas, checkpoint, lambda each: with_roles(model, each, progress=progress)
-                    )
-                with unfinished.stage("composition") as checkpoint:
-                    atlas = _measured_once(
-                        atlas,
-                        checkpoint,
-                        lambda each: with_composition(
-                            model, each, replacement=replacement, progress=progress
-                        ),
-                    )
+                parts = {
+                    "roles": partial(with_roles, model, progress=progress),
+                    "composition": partial(
+                        with_composition, model, replacement=replacement, progress=progress
+                    ),
+                    "directions": partial(with_directions, model, progress=progress),
+                }
+                for name, measure in parts.items():
+                    with unfinished.stage(name) as checkpoint:
+                        atlas = _measured_once(atlas, checkpoint, measure)
                 atlas = atlas if lenses is None else with_quality(atlas, lenses)
                 if save_to is not None:
                     atlas.save(save_to)
@@ -188,7 +189,15 @@ class Scan:
             layer: [head for each, head in recorder.sites if each == layer]
             for layer in dict.fromkeys(layer for layer, _ in recorder.sites)
         }
+        self.turns = self._turns()
         self.state = _State(0, {}, [], [], [])
+
+    def _turns(self) -> dict[int, Turn]:
+        """For sums of queries and keys; none where they cannot be had: `with_directions` says."""
+        try:
+            return turns_of(self.model, list(self.layers), self.text.windows[:1])
+        except ModelError:
+            return {}
 
     @torch.no_grad()
     def run(self, processes: Processes, checkpoint: Checkpoint, progress: Progress | None) -> None:
@@ -243,17 +252,23 @@ class Scan:
         found: dict[int, dict[str, Tensor]] = {}
         peaks: dict[int, Tensor] = {}
 
-        def look(layer: int, _: Tensor, __: Tensor, weights: Tensor) -> None:
-            chosen = weights[:, self.layers[layer]].float().cpu()
+        in_pairs = is_text & ~held_out(chunk.windows)[:, None]
+
+        def look(layer: int, kernel: KernelInput, weights: Tensor) -> None:
+            heads = self.layers[layer]
+            chosen = weights[:, heads].float().cpu()
             found[layer] = look_sums(chosen, chunk.windows, token, is_text, n_tokens=n_tokens)
             peaks[layer] = chosen[:, :, 1:, 1:].amax((2, 3))
+            if layer in self.turns:
+                pairs = Pairs.of(kernel, weights, heads, in_pairs, self.turns[layer])
+                found[layer] |= pair_sums(pairs)
 
         cache = DynamicCache() if uses_interface(self.model) else None
         layers = [self.model.layer(layer) for layer in self.layers]
-        with recorded_queries(self.model.hf, layers, look), fast_products():
+        with recorded_kernels(self.model.hf, layers, look), fast_products():
             run_base(self.model.hf, ids, cache=cache)
         by_layer = [found[layer] for layer in self.layers]
-        every = {name: torch.cat([sums[name] for sums in by_layer]) for name in by_layer[0]}
+        every = {name: stacked([sums[name] for sums in by_layer]) for name in by_layer[0]}
         add_to(self.state.sums, every)
         add_to(self.state.sums, count_sums(chunk.windows, token, is_text, n_tokens=n_tokens))
         self.state.peaks.append(torch.cat([peaks[layer] for layer in self.layers], 1).half())

@@ -16,10 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from saccade.errors import ModelError
+
 # Sums are stored as integers, in units of 2^-24: added in any order they are the same to the last
-# bit, whatever processes or shards share the text. A weight is at most 1, so the sum of 2^39 of
-# them fits.
+# bit, whatever processes or shards share the text. A weight is at most 1, so the sum of 2^34 of
+# them fits, which leaves room for 32 processes to add theirs without a carry into the sign.
 UNIT = 2**24
+LARGEST = 2**58
 
 Sums = dict[str, Tensor]
 """By name: sums over all queries of all windows, in units of `UNIT`."""
@@ -45,7 +48,7 @@ def look_sums(
     log = weights.clamp_min(1e-30).log()
     rest = weights.clone()
     rest[..., 0] = 0  # the first key is left out from here on
-    by_distance = _skewed(rest.sum(0)).sum(1)  # [head, distance]
+    by_distance = skewed(rest.sum(0)).sum(1)  # [head, distance]
     repeated = _after_same(ids) & is_text[:, :, None]  # [batch, query_pos, key_pos]
     received, given = rest.sum(2), rest.sum(3)  # [batch, head, key_pos], [batch, head, query_pos]
     flat = token.flatten()
@@ -82,7 +85,7 @@ def count_sums(
     }
 
 
-def _skewed(weights: Float[Tensor, "head query_pos key_pos"]) -> Tensor:
+def skewed(weights: Float[Tensor, "head query_pos key_pos"]) -> Tensor:
     """``[head, query_pos, distance]``: each row turned so that its diagonal comes first."""
     n = weights.shape[-1]
     # Keys in reverse order: the key at distance d of query q is at n - 1 - q + d. A row longer by
@@ -102,8 +105,24 @@ def _after_same(ids: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch query_pos 
 def add_to(sums: Sums, found: Mapping[str, Tensor]) -> None:
     """Add sums of some windows to those of others."""
     for name, value in found.items():
-        whole = (value.double() * UNIT).round().long().cpu()
-        sums[name] = sums[name] + whole if name in sums else whole
+        in_units = (value.cpu().double() * UNIT).round()
+        # Not finite, or too large for an integer: converted, it would be any number.
+        add_whole(sums, name, in_units.clamp(-LARGEST, LARGEST).nan_to_num(LARGEST).long())
+
+
+def add_whole(sums: Sums, name: str, whole: Tensor) -> None:
+    """Add a sum in units of `UNIT`.
+
+    Raises:
+        ModelError: it has become too large to be exact.
+    """
+    total = sums[name] + whole if name in sums else whole
+    if total.numel() and int(total.abs().max()) >= LARGEST:
+        raise ModelError(
+            f"a sum over the text is too large to be exact ({name}): at most 2^34 fits",
+            hint="give less text, or open the model with a wider dtype if it overflows",
+        )
+    sums[name] = total
 
 
 class TokenWeight(NamedTuple):

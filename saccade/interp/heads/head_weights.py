@@ -152,9 +152,13 @@ class Rotations(NamedTuple):
         self, turned: Float[Tensor, "batch head pos d_head"], *, of_keys: bool
     ) -> Float[Tensor, "batch head pos d_head"]:
         """Queries or keys of the kernel, back to what they were before position."""
-        maps = self.key if of_keys else self.query
-        inverse = torch.linalg.inv(maps[: turned.shape[2]].double()).to(turned)
-        return torch.einsum("bhpd,pde->bhpe", turned, inverse)
+        inverse = self.inverse()
+        maps = inverse.key if of_keys else inverse.query
+        return torch.einsum("bhpd,pde->bhpe", turned, maps[: turned.shape[2]].to(turned))
+
+    def inverse(self) -> Rotations:
+        """The maps back: for a text of several runs, inverted once."""
+        return Rotations(*(torch.linalg.inv(maps.double()).to(maps) for maps in self))
 
 
 @torch.no_grad()
