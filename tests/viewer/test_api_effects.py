@@ -54,10 +54,10 @@ def test_a_position_after_the_prediction_is_refused(client):
 
 
 def test_a_higher_threshold_leaves_less_of_the_flow_and_needs_no_new_graph(ask, monkeypatch):
-    from saccade.viewer import service
+    from saccade.viewer import effect_service
 
     low = ask("flow", {"text": TEXT, "threshold": 0.02})
-    monkeypatch.setattr(service, "find_flow", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(effect_service, "find_flow", lambda *_, **__: pytest.fail("computed again"))
     high = ask("flow", {"text": TEXT, "threshold": 0.3})
     assert 0 < high["kept"] < low["kept"] <= 1
     assert {node["name"] for node in high["nodes"]} < {node["name"] for node in low["nodes"]}
