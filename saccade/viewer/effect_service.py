@@ -16,8 +16,10 @@ from saccade.errors import UsageError
 from saccade.interp.effects.attribution import AttributionMap, attribution_map
 from saccade.interp.effects.graph import Flow, find_flow
 from saccade.interp.effects.positions import HeadAt, position_effects
+from saccade.interp.effects.target import Target
 from saccade.interp.lenses.top_tokens import TokenValue, plain
 from saccade.interp.readings.generation import GeneratedToken, HeadShare, generate
+from saccade.interp.readings.reading import Reading
 from saccade.interp.readings.text_run import TextRun
 from saccade.interp.studies import head_measures as measures
 from saccade.interp.studies.edit.edit_file import Edit, edit_of
@@ -36,7 +38,7 @@ MOST_TOKENS = 256  # the backward pass keeps every activation, which grows with 
 class CompareAnswer(Compared):
     """A comparison of two prompts, and the name of the lenses."""
 
-    lens: str
+    lens: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +172,21 @@ class EffectService:
 
     def compare(self, question: q.CompareQuestion, _: Progress) -> CompareAnswer:
         """Two prompts, compared."""
-        name, lenses = self._runs.chosen(question.lens)
-        runs = (
-            self._runs.run(question.text, question.changes),
-            self._runs.run(question.other, question.changes),
-        )
-        found = compare_prompts(
-            lenses, runs, token=question.token, against=question.against, top=question.top
-        )
+        name, lenses = self._runs.chosen(question.lens) if self._runs.lenses else (None, None)
+        texts = (question.text, question.other)
+        left, right = (self._runs.run(text, question.changes) for text in texts)
+
+        def read(text: str, target: Target) -> Reading:
+            return self._runs.reading(
+                q.AboutText(text=text, changes=question.changes),
+                target,
+                position=-1,
+                ablate=question.ablate,
+                lenses=lenses,
+                top=question.top,
+            )
+
+        found = compare_prompts((left, right), read, token=question.token, against=question.against)
         return CompareAnswer(**vars(found), lens=name)
 
     def act(self, question: q.ActQuestion, _: Progress) -> ActAnswer:

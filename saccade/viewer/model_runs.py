@@ -12,13 +12,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from saccade.errors import LensError, UsageError
-from saccade.interp.effects.effects import EVERY_KIND
+from saccade.interp.effects.effects import EVERY_KIND, effects_of_run
 from saccade.interp.effects.joined_pass import CopyRun
 from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.intervene import Change
 from saccade.interp.lenses.lens_set import Lenses
-from saccade.interp.readings.reader import Prompt, measure
+from saccade.interp.readings.reader import Measured, Prompt, lens_logits_of, measure, reading_of
+from saccade.interp.readings.reading import Reading
 from saccade.interp.readings.text_run import TextRun
 from saccade.interp.studies import head_measures as measures
 from saccade.interp.studies.edit.asked_edit import AskedChange, Elsewhere, make_change
@@ -63,13 +64,39 @@ class ModelRuns:
         """What replaces a head: zero, or its usual mean."""
         return Replacement.zero(self.model) if ablate == "zero" else self.mean
 
-    def measured(self, question: q.ReadingQuestion | q.HeadQuestion) -> tuple[TextRun, CopyRun]:
+    def reading(
+        self,
+        about: q.AboutText,
+        target: Target,
+        *,
+        position: int,
+        ablate: str,
+        lenses: Lenses | None,
+        top: int,
+    ) -> Reading:
+        """What all heads, attention layers and feed-forward parts do to a target, and know."""
+        run, measured = self.measured(about, position, ablate)
+        top = min(top, self.model.d_vocab)
+        effects = effects_of_run(
+            self.model,
+            measured,
+            replacement=self.replacement(ablate),
+            kinds=EVERY_KIND,
+            targets=target,
+            top=top,
+            lens_logits=None if lenses is None else lens_logits_of(lenses),
+        )
+        prompt = Prompt(run.text, run.ids[:, : run.position(position) + 1], run.tokens)
+        return reading_of(
+            self.model, prompt, Measured(measured, effects), 0, lenses=lenses, top=top
+        )
+
+    def measured(self, about: q.AboutText, position: int, ablate: str) -> tuple[TextRun, CopyRun]:
         """The run in which every part is replaced: another token or lens needs no new one."""
-        run = self.run(question.text, question.changes)
-        at = run.position(question.position)
-        ablate = question.ablate if isinstance(question, q.ReadingQuestion) else "mean"
-        dumped = [each.model_dump(mode="json") for each in question.changes]
-        key = json.dumps([question.text, dumped, at, ablate])
+        run = self.run(about.text, about.changes)
+        at = run.position(position)
+        dumped = [each.model_dump(mode="json") for each in about.changes]
+        key = json.dumps([about.text, dumped, at, ablate])
         if key not in self._effect_runs:
             with measures.changed(run):
                 self._effect_runs[key] = measure(

@@ -12,7 +12,7 @@ from typing import Any, final
 from saccade.errors import ModelError, UsageError
 from saccade.interp.effects.effects import EVERY_KIND, Part, effects_of_run
 from saccade.interp.lenses.lens_set import Lenses, share_explained
-from saccade.interp.readings.reader import Measured, Prompt, lens_logits_of, reading_of
+from saccade.interp.readings.reader import lens_logits_of
 from saccade.interp.readings.reading import Reading
 from saccade.interp.readings.reading_table import Predictions, predictions
 from saccade.interp.readings.views import (
@@ -40,13 +40,15 @@ DIGITS = 4  # decimals of an attention weight; more cannot be seen
 
 # Lenses: their provenance and their quality.
 
+# The rank correlation over the causal basis: the variance of the activation along the same
+# directions ranks them as well, so it tells nothing about a lens (docs/uses/fidelity.md).
+NOT_SHOWN = {"spearman"}
 LABELS = {
     "explained": "share of the baseline lens's KL that the lens removes",
     "kl": "KL(model || lens), nats per token",
     "gain": "KL of the baseline lens minus KL of the lens, nats per token",
     "ablation": "correlation of the lens prediction with the effect of ablating the head",
     "alignment": "the same with resample ablation, within each position",
-    "spearman": "rank correlation of the influence on lens and on model, over the causal basis",
     "agreement": "share of positions where the top token of the lens is that of the model",
 }
 
@@ -104,7 +106,8 @@ def _measures(lenses: Lenses) -> tuple[LensMap, ...]:
     sites = lenses.sites
     quality = {site: lenses.quality_of(*site) for site in sites}
     explained = {site: share_explained(each) for site, each in quality.items()}
-    found = {name: {s: each.get(name) for s, each in quality.items()} for name in lenses.quality}
+    names = [name for name in lenses.quality if name not in NOT_SHOWN]
+    found = {name: {s: each.get(name) for s, each in quality.items()} for name in names}
     if any(value is not None for value in explained.values()):
         found = {"explained": explained, **found}
     return tuple(_map(name, values) for name, values in found.items())
@@ -183,26 +186,14 @@ class ReadingService:
     def reading(self, question: q.ReadingQuestion, _: Progress) -> ReadingAnswer:
         """What all heads do and know: as `saccade read --mlp --all --json`."""
         name, lenses = self._lenses_of(question)
-        run, measured = self._runs.measured(question)
-        target = self._runs.target(run, question)
-        replacement = self._runs.replacement(question.ablate)
-        effects = effects_of_run(
-            self._runs.model,
-            measured,
-            replacement=replacement,
-            kinds=EVERY_KIND,
-            targets=target,
-            top=min(question.top, self._runs.model.d_vocab),
-            lens_logits=None if lenses is None else lens_logits_of(lenses),
-        )
-        at = run.position(question.position)
-        reading = reading_of(
-            self._runs.model,
-            Prompt(run.text, run.ids[:, : at + 1], run.tokens),
-            Measured(measured, effects),
-            0,
+        run = self._runs.run(question.text, question.changes)
+        reading = self._runs.reading(
+            question,
+            self._runs.target(run, question),
+            position=question.position,
+            ablate=question.ablate,
             lenses=lenses,
-            top=min(question.top, self._runs.model.d_vocab),
+            top=question.top,
         )
         return ReadingAnswer(**vars(reading), lens=name)
 
@@ -245,7 +236,7 @@ class ReadingService:
     def agreement(self, question: q.HeadQuestion, _: Progress) -> LensAgreements:
         """How far each lens of a head agrees with the effect of the head here."""
         self._runs.model.check_head(question.layer, question.head)
-        _run, measured = self._runs.measured(question)
+        measured = self._runs.measured(question, question.position, "mean")[1]
         part = Part(question.layer, question.head, "head")
         found = {
             name: effects_of_run(
