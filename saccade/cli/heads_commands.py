@@ -344,7 +344,7 @@ def _show_flow(flow: Flow) -> None:
             f"{node.name:>10} {node.exact:+8.2f} {node.attribution:+6.2f} {node.direct:+6.2f} "
             f"{node.elsewhere:+6.2f}  {', '.join(parts) or '-'}; {', '.join(gives) or '-'}"
         )
-    agreement = flow.agreement()
+    agreement = flow.agreement
     if agreement is not None:
         typer.echo(f"correlation of first order and measured over these heads: {agreement:.2f}")
     typer.echo(f"{100 * flow.kept:.0f}% of what heads give directly is shown")

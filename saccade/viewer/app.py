@@ -19,7 +19,6 @@ from saccade import __version__
 from saccade.errors import SaccadeError, UsageError
 from saccade.viewer.export import PAGE_TYPES, SavedAnswer, json_bytes, offline_page, page_file
 from saccade.viewer.routes import (
-    MODEL,
     Route,
     RouteCall,
     RouteDescription,
@@ -245,7 +244,7 @@ def ask_once(config: ViewConfig, questions: Sequence[tuple[str, dict[str, Any]]]
     async def ask() -> list[bytes]:
         session = Session(config)
         try:
-            if any(find_route(route).route.source is MODEL for route, _ in questions):
+            if any(find_route(route).route.source.needs_model for route, _ in questions):
                 await session.open()
             return [await answer_to(session, route, question) for route, question in questions]
         finally:

@@ -19,8 +19,9 @@ from saccade.viewer import schemas as q
 
 if TYPE_CHECKING:
     from saccade.viewer.atlas_service import AtlasService
+    from saccade.viewer.effect_service import EffectService
+    from saccade.viewer.reading_service import ReadingService
     from saccade.viewer.runs import Gallery
-    from saccade.viewer.service import ModelService
     from saccade.viewer.session import Session
 
 Owner = TypeVar("Owner")
@@ -38,6 +39,8 @@ class Source(Generic[Owner]):
     torch."""
     reads_files: bool = False
     """True runs its methods in a thread, unless the worker does."""
+    needs_model: bool = False
+    """True if there are no answers before the model is open."""
 
 
 def _session() -> type[Session]:
@@ -52,10 +55,16 @@ def _folders() -> type[Gallery]:
     return Gallery
 
 
-def _model() -> type[ModelService]:
-    from saccade.viewer.service import ModelService
+def _readings() -> type[ReadingService]:
+    from saccade.viewer.reading_service import ReadingService
 
-    return ModelService
+    return ReadingService
+
+
+def _effects() -> type[EffectService]:
+    from saccade.viewer.effect_service import EffectService
+
+    return EffectService
 
 
 def _atlas() -> type[AtlasService]:
@@ -66,7 +75,8 @@ def _atlas() -> type[AtlasService]:
 
 SESSION = Source(lambda session: session, _session)
 FOLDERS = Source(lambda session: session.gallery, _folders, reads_files=True)
-MODEL = Source(lambda session: session.service, _model)
+READINGS = Source(lambda session: session.services.readings, _readings, needs_model=True)
+EFFECTS = Source(lambda session: session.services.effects, _effects, needs_model=True)
 ATLAS = Source(lambda session: session.atlas, _atlas, reads_files=True)
 
 
@@ -132,42 +142,63 @@ class RouteCall(NamedTuple):
 
 ROUTES = (
     Route("status", SESSION, lambda session: session.now),
-    Route("lenses", MODEL, lambda service: service.about),
+    Route("lenses", READINGS, lambda readings: readings.about),
     Route("runs", FOLDERS, lambda gallery: gallery.runs),
     Route("traces", FOLDERS, lambda gallery: gallery.traces),
-    Route("reading", MODEL, lambda service: service.reading, q.ReadingQuestion, by_worker=True),
+    Route(
+        "reading", READINGS, lambda readings: readings.reading, q.ReadingQuestion, by_worker=True
+    ),
     Route(
         "predictions",
-        MODEL,
-        lambda service: service.predictions,
+        READINGS,
+        lambda readings: readings.predictions,
         q.PredictionsQuestion,
         by_worker=True,
     ),
-    Route("measure", MODEL, lambda service: service.measure, q.MeasureQuestion, by_worker=True),
-    Route("head", MODEL, lambda service: service.head, q.HeadQuestion, by_worker=True),
-    Route("agreement", MODEL, lambda service: service.agreement, q.HeadQuestion, by_worker=True),
     Route(
-        "attention", MODEL, lambda service: service.attention, q.AttentionQuestion, by_worker=True
+        "measure", READINGS, lambda readings: readings.measure, q.MeasureQuestion, by_worker=True
     ),
-    Route("roles", MODEL, lambda service: service.roles, q.NoQuestion, by_worker=True),
+    Route("head", READINGS, lambda readings: readings.head, q.HeadQuestion, by_worker=True),
     Route(
-        "positions", MODEL, lambda service: service.positions, q.PositionsQuestion, by_worker=True
+        "agreement", READINGS, lambda readings: readings.agreement, q.HeadQuestion, by_worker=True
     ),
-    Route("ranks", MODEL, lambda service: service.ranks, q.RanksQuestion, by_worker=True),
+    Route(
+        "attention",
+        READINGS,
+        lambda readings: readings.attention,
+        q.AttentionQuestion,
+        by_worker=True,
+    ),
+    Route("roles", READINGS, lambda readings: readings.roles, q.NoQuestion, by_worker=True),
+    Route(
+        "positions",
+        READINGS,
+        lambda readings: readings.positions,
+        q.PositionsQuestion,
+        by_worker=True,
+    ),
+    Route("ranks", READINGS, lambda readings: readings.ranks, q.RanksQuestion, by_worker=True),
     Route(
         "attribution",
-        MODEL,
-        lambda service: service.attribution,
+        EFFECTS,
+        lambda effects: effects.attribution,
         q.AttributionQuestion,
         by_worker=True,
     ),
-    Route("cell", MODEL, lambda service: service.cell, q.CellQuestion, by_worker=True),
-    Route("flow", MODEL, lambda service: service.flow, q.FlowQuestion, by_worker=True),
-    Route("generate", MODEL, lambda service: service.generate, q.GenerateQuestion, by_worker=True),
-    Route("compare", MODEL, lambda service: service.compare, q.CompareQuestion, by_worker=True),
-    Route("act", MODEL, lambda service: service.act, q.ActQuestion, by_worker=True),
+    Route("cell", EFFECTS, lambda effects: effects.cell, q.CellQuestion, by_worker=True),
+    Route("flow", EFFECTS, lambda effects: effects.flow, q.FlowQuestion, by_worker=True),
     Route(
-        "edit", MODEL, lambda service: service.edit, q.ActQuestion, by_worker=True, file="edit.zip"
+        "generate", EFFECTS, lambda effects: effects.generate, q.GenerateQuestion, by_worker=True
+    ),
+    Route("compare", EFFECTS, lambda effects: effects.compare, q.CompareQuestion, by_worker=True),
+    Route("act", EFFECTS, lambda effects: effects.act, q.ActQuestion, by_worker=True),
+    Route(
+        "edit",
+        EFFECTS,
+        lambda effects: effects.edit,
+        q.ActQuestion,
+        by_worker=True,
+        file="edit.zip",
     ),
     Route("atlas", ATLAS, lambda atlas: atlas.overview),
     Route("atlas/{name}", ATLAS, lambda atlas: atlas.page),

@@ -186,6 +186,7 @@ class CompareQuestion(AboutText):
     lens: Name | None = None
     token: TokenText | None = None
     against: TokenText | None = None
+    ablate: Literal["zero", "mean"] = "mean"
     top: Top = 5
 
 

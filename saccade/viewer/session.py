@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, final
 
 from cachetools import LRUCache
 
@@ -31,7 +31,9 @@ from saccade.viewer.worker import (
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
-    from saccade.viewer.service import ModelService
+    from saccade.viewer.effect_service import EffectService
+    from saccade.viewer.model_runs import ModelRuns
+    from saccade.viewer.reading_service import ReadingService
 
 ANSWER_BYTES = 2**26  # size of the cache of answers
 PROMPTS = (
@@ -98,6 +100,24 @@ class Status:
     examples: list[str]
 
 
+class ModelServices(NamedTuple):
+    """What answers questions about the open model."""
+
+    runs: ModelRuns
+    readings: ReadingService
+    effects: EffectService
+
+    @classmethod
+    def of(cls, opened: OpenedModel) -> ModelServices:
+        """Imports torch, so it may take seconds."""
+        from saccade.viewer.effect_service import EffectService
+        from saccade.viewer.model_runs import ModelRuns
+        from saccade.viewer.reading_service import ReadingService
+
+        runs = ModelRuns(opened)
+        return cls(runs, ReadingService(runs), EffectService(runs))
+
+
 @final
 class Session:
     """One per server. Only the worker's thread uses the model."""
@@ -108,7 +128,7 @@ class Session:
         self.gallery = Gallery(config.folders, data=config.data)
         self.atlas = AtlasService(config.atlas, self._model)
         self._answers: LRUCache[str, bytes] = sized_cache(ANSWER_BYTES, size=len)
-        self._service: ModelService | None = None
+        self._services: ModelServices | None = None
         self._problem: SaccadeError | None = None
         self.state: State = "opening" if config.has_model else "none"
 
@@ -117,7 +137,7 @@ class Session:
         if not self.config.has_model:
             return
         try:
-            service = await self.worker.ask("open", self._open_service)
+            services = await self.worker.ask("open", self._open_services)
         except JobCancelledError:
             return
         except SaccadeError as error:
@@ -125,26 +145,25 @@ class Session:
         except Exception as error:  # noqa: BLE001  a model may raise anything; the server keeps running
             self.state, self._problem = "failed", unexpected(error)
         else:
-            self._service, self._problem, self.state = service, service.problem, "ready"
+            self._services, self._problem, self.state = services, services.runs.problem, "ready"
 
     def use(self, opened: OpenedModel) -> None:
         """Use a model that is open already."""
-        from saccade.viewer.service import ModelService
-
-        self._service, self._problem, self.state = ModelService(opened), opened.problem, "ready"
+        self._services, self._problem = ModelServices.of(opened), opened.problem
+        self.state = "ready"
 
     def now(self) -> Status:
         """Whether the model is open, and the job that runs."""
         from saccade.interp.studies.bias.bias_words import word_lists
 
-        service, step = self._service, self.worker.step
+        services, step = self._services, self.worker.step
         is_opening = self.state == "opening"
-        known = {} if service is None else service.lenses
+        known = {} if services is None else services.runs.lenses
         sites = {name: next(iter(each.by_layer.values())).site for name, each in known.items()}
         return Status(
             version=__version__,
             state=self.state,
-            model=None if service is None else about_model(service.model),
+            model=None if services is None else about_model(services.runs.model),
             lenses=[name for name, site in sites.items() if site != "residual"],
             residual_lenses=[name for name, site in sites.items() if site == "residual"],
             opening=step if is_opening else None,
@@ -191,28 +210,27 @@ class Session:
 
     def _model(self) -> LanguageModel | None:
         """The open model; None if the viewer has none."""
-        return None if self._service is None and self.state == "none" else self.service.model
+        if self._services is None and self.state == "none":
+            return None
+        return self.services.runs.model
 
     def close(self) -> None:
         """Stop the worker: it starts no further job."""
         self.worker.close()
 
-    def _open_service(self, progress: Progress) -> ModelService:
+    def _open_services(self, progress: Progress) -> ModelServices:
         """Runs in the worker's thread, so that slow imports block nobody."""
-        opened = open_model_and_lenses(self.config, progress)
-        from saccade.viewer.service import ModelService
-
-        return ModelService(opened)
+        return ModelServices.of(open_model_and_lenses(self.config, progress))
 
     @property
-    def service(self) -> ModelService:
-        """Answers questions about the model.
+    def services(self) -> ModelServices:
+        """Answer questions about the model.
 
         Raises:
             SaccadeError: the model is not open.
         """
-        if self._service is not None:
-            return self._service
+        if self._services is not None:
+            return self._services
         if self.state == "opening":
             raise ModelLoadingError("the model is still being opened", hint="try again in a moment")
         if self._problem is not None:

@@ -89,10 +89,13 @@ def test_a_model_without_lenses_is_read(opened, config):
     with TestClient(make_app(session, Address(port=80)), base_url="http://127.0.0.1") as client:
         reply = client.post("/api/reading", json={"text": TEXT})
         card = client.post("/api/head", json={"text": TEXT, "layer": 1, "head": 1}).json()
+        both = client.post("/api/compare", json={"text": TEXT, "other": OTHER}).json()
     found = reply.json()
     assert reply.status_code == 200 and found["lens"] is None
     assert all(head["effect"]["kl"] >= 0 and head["lens"] is None for head in found["heads"])
     assert [lens["name"] for lens in card["lenses"]] == ["unembedding"]
+    assert both["lens"] is None and len(both["heads"]) == len(found["heads"])
+    assert all(each["kl_from_baseline"] is None and each["effect"] for each in both["heads"])
     session.close()
 
 
@@ -247,21 +250,44 @@ def test_a_pinned_token_stands_where_it_does_in_the_grid(ask):
     assert ranks["tokens"][0]["values"][2][5] == pytest.approx(grid["values"][2][5][3], rel=1e-3)
 
 
-def test_compared_prompts_have_the_scores_of_heads_rank(ask, config, capsys):
+@pytest.mark.parametrize("ablate", ["mean", "zero"])
+def test_compared_prompts_have_the_scores_of_heads_rank(ask, config, capsys, ablate):
     from saccade.cli.main import main
 
-    found = ask("compare", {"text": TEXT, "other": OTHER, "token": "Lily", "against": "Spot"})
+    asked = {"token": "Lily", "against": "Spot", "ablate": ablate}
+    found = ask("compare", {"text": TEXT, "other": OTHER, **asked})
     for side, text in (("left", TEXT), ("right", OTHER)):
-        told = ["heads", "rank", text, "--token", "Lily", "--against", "Spot", "--ablate", "zero"]
+        told = ["heads", "rank", text, "--token", "Lily", "--against", "Spot", "--ablate", ablate]
         assert main([*told, "--model", config.model, "--json"]) == 0
         ranking = json.loads(capsys.readouterr().out)
         assert found[side]["score"] == pytest.approx(ranking["score"], rel=1e-3)
         assert found[side]["probability"] == pytest.approx(ranking["probability"], rel=1e-3)
         place = ("left", "right").index(side)
-        direct = [head["direct"][place] for head in found["heads"]]
-        assert direct == pytest.approx([h["direct"] for h in ranking["heads"]], abs=1e-3)
+        for part in ("effect", "direct"):
+            here = [head[part][place] for head in found["heads"]]
+            assert here == pytest.approx([h[part] for h in ranking["heads"]], abs=1e-3)
     for head in found["heads"]:
-        assert head["difference"] == pytest.approx(head["direct"][1] - head["direct"][0], abs=1e-4)
+        assert head["difference"] == pytest.approx(head["effect"][1] - head["effect"][0], abs=1e-4)
+
+
+@pytest.mark.parametrize("ablate", ["mean", "zero"])
+def test_map_card_positions_and_comparison_tell_the_same_effect(ask, ablate):
+    asked = {"text": TEXT, "token": "Lily", "against": "Spot", "ablate": ablate}
+    by_token, by_direct = (ask("measure", {**asked, "measure": m}) for m in ("token", "direct"))
+    heads = ask("reading", asked)["heads"]
+    compared = ask("compare", {**asked, "other": OTHER})["heads"]
+    attribution = ask("attribution", asked)["rows"]
+    assert len(heads) == len(compared) > 10
+    for head, other in zip(heads, compared, strict=True):
+        layer, number = head["layer"], head["head"]
+        assert (layer, number) == (other["layer"], other["head"])
+        effect, direct = head["effect"]["on_token"], head["effect"]["direct"]
+        assert by_token["rows"][layer]["values"][number] == pytest.approx(effect, abs=1e-5)
+        assert by_direct["rows"][layer]["values"][number] == pytest.approx(direct, abs=1e-5)
+        assert other["effect"][0] == pytest.approx(effect, abs=1e-5)
+        assert other["direct"][0] == pytest.approx(direct, abs=1e-5)
+        # A pass of its own, of the same replacement.
+        assert attribution[layer]["values"][-1][number] == pytest.approx(effect, abs=1e-3)
 
 
 def test_a_prompt_compared_with_itself_differs_in_nothing(ask):
@@ -279,6 +305,18 @@ def test_lenses_are_shown_with_what_they_were_made_from(ask, opened):
             pytest.approx(row, rel=1e-4) for row in lenses.quality["gain"].values()
         ]
         assert each["measures"][0]["measure"] == "explained"
+
+
+def test_a_metric_that_tells_nothing_about_a_lens_is_not_offered(opened):
+    from dataclasses import replace
+
+    from saccade.viewer.reading_service import about_lenses
+
+    lenses = opened.lenses["closed"]
+    ranks = {layer: [0.5] * len(row) for layer, row in lenses.quality["gain"].items()}
+    scored = replace(lenses, quality={**lenses.quality, "spearman": ranks, "ablation": ranks})
+    names = [each.measure for each in about_lenses("closed", scored).measures]
+    assert "ablation" in names and "spearman" not in names
 
 
 def test_roles_are_what_the_command_prints(ask, config, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -54,15 +56,32 @@ def test_a_position_after_the_prediction_is_refused(client):
 
 
 def test_a_higher_threshold_leaves_less_of_the_flow_and_needs_no_new_graph(ask, monkeypatch):
-    from saccade.viewer import service
+    from saccade.viewer import effect_service
 
     low = ask("flow", {"text": TEXT, "threshold": 0.02})
-    monkeypatch.setattr(service, "find_flow", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(effect_service, "find_flow", lambda *_, **__: pytest.fail("computed again"))
     high = ask("flow", {"text": TEXT, "threshold": 0.3})
     assert 0 < high["kept"] < low["kept"] <= 1
     assert {node["name"] for node in high["nodes"]} < {node["name"] for node in low["nodes"]}
     names = {node["name"] for node in high["nodes"]} | {"prediction"}
     assert all(edge["to"] in names for edge in high["edges"])
+
+
+def test_a_sampled_text_is_that_of_the_command_line(ask, config, capsys):
+    from saccade.cli.main import main
+
+    texts = []
+    for seed in (3, 4):
+        told = ["generate", TEXT, "--model", config.model, "--tokens", "6", "--json"]
+        assert main([*told, "--temperature", "1.5", "--seed", str(seed)]) == 0
+        printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        asked = {"text": TEXT, "temperature": 1.5, "seed": seed}
+        found = [ask("generate", {**asked, "index": at}) for at in range(6)]
+        assert [each["token"]["id"] for each in found] == [each["id"] for each in printed]
+        texts.append([each["token"]["id"] for each in found])
+        best = max(found[0]["heads"], key=lambda head: head["effect"])
+        assert best["layer"] == printed[0]["promoted_by"][0]["layer"]
+    assert texts[0] != texts[1]
 
 
 def test_the_written_tokens_are_those_of_the_hugging_face_model(ask, stories):

@@ -216,7 +216,7 @@ def test_a_model_error_shows_and_the_server_lives_on(client, session, monkeypatc
     def fails(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(session._service, "_run", fails)
+    monkeypatch.setattr(session.services.runs, "run", fails)
     reply = client.post("/api/reading", json={"text": TEXT})
     assert reply.status_code == 500
     assert reply.json()["error"] == "the model failed: RuntimeError: out of memory"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from saccade.viewer.routes import MODEL, ROUTES, Route
+from saccade.viewer.routes import READINGS, ROUTES, Route
 from saccade.viewer.schemas import Question
 
 TEXT = "Once upon a time, there was a little girl named"
@@ -81,18 +81,18 @@ def count(service: Any, asked: CountQuestion, progress: Any) -> Count:
     """Counts a letter."""
     progress("counts", 0, 1)
     service.counted.append(asked.text)
-    return Count(service.model.name, (Letter(asked.letter, asked.text.count(asked.letter)),))
+    return Count(service._runs.model.name, (Letter(asked.letter, asked.text.count(asked.letter)),))
 
 
 @pytest.fixture
 def counting(config, opened, monkeypatch):
     """A session with one row more, whose method notes what it was asked."""
-    from saccade.viewer.service import ModelService
+    from saccade.viewer.reading_service import ReadingService
     from saccade.viewer.session import Session
 
-    monkeypatch.setattr(ModelService, "count", count, raising=False)
-    monkeypatch.setattr(ModelService, "counted", [], raising=False)
-    added = Route("count", MODEL, lambda service: service.count, CountQuestion, by_worker=True)
+    monkeypatch.setattr(ReadingService, "count", count, raising=False)
+    monkeypatch.setattr(ReadingService, "counted", [], raising=False)
+    added = Route("count", READINGS, lambda service: service.count, CountQuestion, by_worker=True)
     session = Session(replace(config, has_model=False), routes=(*ROUTES, added))
     session.use(opened)
     yield session
@@ -118,7 +118,9 @@ def test_a_row_is_all_that_a_new_route_needs(counter, counting, stories):
     for _ in range(2):
         reply = counter.post("/api/count", json=asked)
         assert reply.status_code == 200 and reply.json() == expected
-    assert counting.service.counted == [asked["text"]], "the second answer comes from the cache"
+    assert counting.services.readings.counted == [asked["text"]], (
+        "the second answer comes from the cache"
+    )
     assert counter.post("/api/count", json={**asked, "leter": "t"}).status_code == 422
     assert (
         counter.post("/api/count", json={"text": "", "letter": "t"}).json()["letters"][0]["n"] == 0
@@ -274,32 +276,32 @@ def runs(monkeypatch) -> list[str]:
 def test_a_run_that_is_larger_than_the_cache_is_kept_until_the_next(
     config, opened, runs, monkeypatch
 ):
-    from saccade.viewer import service
+    from saccade.viewer import model_runs
 
-    monkeypatch.setattr(service, "RUN_BYTES", 1)
-    answering = service.ModelService(opened)
+    monkeypatch.setattr(model_runs, "RUN_BYTES", 1)
+    answering = model_runs.ModelRuns(opened)
     for text in ("One", "One", "Two", "Two", "One"):
-        answering._run(text, [])
+        answering.run(text, [])
     assert runs == ["One", "Two", "One"]
 
 
 def test_runs_are_weighed_as_they_are_now_and_the_one_used_longest_ago_goes(opened, monkeypatch):
     from saccade.interp.readings.text_run import TextRun
-    from saccade.viewer import service
+    from saccade.viewer import model_runs
 
     size = {"One": 4, "Two": 4, "Three": 1}
     monkeypatch.setattr(TextRun, "n_bytes", property(lambda run: size[run.text]))
-    monkeypatch.setattr(service, "RUN_BYTES", 9)
-    answering = service.ModelService(opened)
+    monkeypatch.setattr(model_runs, "RUN_BYTES", 9)
+    answering = model_runs.ModelRuns(opened)
 
     def cached() -> list[str]:
         return [run.text for run in answering._runs.values()]
 
     for text in size:
-        answering._run(text, [])
+        answering.run(text, [])
     assert set(cached()) == {"One", "Two", "Three"} and answering._runs.currsize == 9
     size["One"] = 5  # its attention was asked for
-    answering._run("One", [])
+    answering.run("One", [])
     assert set(cached()) == {"Three", "One"} and answering._runs.currsize == 6
 
 

@@ -38,10 +38,12 @@ from saccade.interp.effects.positions import (
     position_in,
     precise,
 )
+from saccade.interp.effects.replacement import Ablation
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.capture import Readable, run_base
 from saccade.interp.heads.onednn import fast_products
 from saccade.interp.heads.taps import HeadLayer
+from saccade.interp.lenses.top_tokens import plain
 
 if TYPE_CHECKING:
     from saccade.interp.effects.replacement import Replacement
@@ -116,12 +118,17 @@ class Agreement:
 
     @property
     def correlation(self) -> float | None:
-        """Of attribution and exact effect; None for less than two heads, or without variation."""
-        if len(self.heads) < 2:
-            return None
-        pair = torch.tensor([self.attribution, [each.on_token for each in self.exact]])
-        found = float(torch.corrcoef(pair.double())[0, 1])
-        return None if found != found else found  # noqa: PLR0124 - not a number
+        """Of attribution and exact effect (`correlation_of`)."""
+        return correlation_of(self.attribution, [each.on_token for each in self.exact])
+
+
+def correlation_of(attribution: Sequence[float], exact: Sequence[float]) -> float | None:
+    """The correlation; None for less than two heads, or without variation."""
+    if len(attribution) < 2:
+        return None
+    pair = torch.tensor([attribution, exact], dtype=torch.float64)
+    found = float(torch.corrcoef(pair)[0, 1])
+    return None if found != found else found  # noqa: PLR0124 - not a number
 
 
 @dataclass(frozen=True)
@@ -230,3 +237,76 @@ def with_agreement(
     values = tuple(attribution.value(head) for head in heads)
     agreement = Agreement(tuple(heads), values, tuple(exact[head] for head in heads))
     return replace(attribution, agreement=agreement)
+
+
+# The map of one prediction, for JSON.
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionRow:
+    """One layer: for each position, the attribution of each head."""
+
+    layer: int
+    values: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactCell:
+    """One head at one position: its attribution beside its exact effect."""
+
+    layer: int
+    head: int
+    position: int
+    attribution: float
+    exact: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributionMap:
+    """What every head at every position gives to the logit of one token, at first order."""
+
+    tokens: list[str]
+    position: int
+    """Where the prediction is made; at this position the values are exact."""
+    token: str
+    against: str | None
+    replaced_by: Ablation
+    score: float
+    rows: tuple[AttributionRow, ...]
+    checked: tuple[ExactCell, ...]
+    """The largest, measured."""
+    correlation: float | None
+    """Of attribution and exact effect over those."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return plain(self)
+
+
+def attribution_map(
+    model: LanguageModel, ids: Int[Tensor, "1 pos"], target: Target, *, replacement: Replacement
+) -> AttributionMap:
+    """The map of the prediction after the last token."""
+    (found,) = attribute(model, ids, target, replacement=replacement)
+    found = with_exact_end(model, ids, found, replacement=replacement)
+    found = with_agreement(model, ids, found, replacement=replacement)
+    agreement = found.agreement
+    assert agreement is not None, "it was measured in the line above"
+    token, against = target.names(model)
+    last = ids.shape[1] - 1
+    return AttributionMap(
+        tokens=model.tokens(ids[0]),
+        position=last,
+        token=token,
+        against=against,
+        replaced_by=replacement.by,
+        score=found.score,
+        rows=tuple(AttributionRow(layer, v.tolist()) for layer, v in found.by_layer.items()),
+        checked=tuple(
+            ExactCell(head.layer, head.head, (head.positions or (last,))[0], value, exact.on_token)
+            for head, value, exact in zip(
+                agreement.heads, agreement.attribution, agreement.exact, strict=True
+            )
+        ),
+        correlation=agreement.correlation,
+    )

@@ -14,7 +14,7 @@ attending to anything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from saccade.interp.effects.attribution import correlation_of
 from saccade.interp.effects.joined_pass import uses_interface, wrapped_attention
 from saccade.interp.effects.paths import PathGradients
 from saccade.interp.effects.positions import HeadAt, PositionEffect, position_effects, position_in
@@ -42,6 +43,8 @@ LEAST_SHARE = 0.02
 class FlowNode:
     """A head at a position."""
 
+    name: str
+    """``9.6@4`` is head 6 of layer 9 at position 4."""
     layer: int
     head: int
     position: int
@@ -53,11 +56,6 @@ class FlowNode:
     """The part of it that goes through heads or edges that are not in the graph."""
     exact: float
     """How far the score falls when the head is replaced there: measured."""
-
-    @property
-    def name(self) -> str:
-        """``9.6@4`` is head 6 of layer 9 at position 4."""
-        return f"{self.layer}.{self.head}@{self.position}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +86,8 @@ class Flow:
     kept: float
     """The share that the edges from heads to the prediction have of the sum, over all heads, of
     what they give directly; both of absolute values."""
+    agreement: float | None
+    """The correlation of attribution and exact effect over the nodes."""
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
     """From tokens to heads, from heads to heads, and from heads to the prediction."""
@@ -118,22 +118,18 @@ class Flow:
             self,
             threshold=max(threshold, self.threshold),
             kept=self.kept * after / before if before else 0.0,
+            agreement=_agreement(nodes),
             nodes=tuple(replace(n, elsewhere=n.elsewhere + lost[n.name]) for n in nodes),
             edges=tuple(edges),
         )
 
-    def agreement(self) -> float | None:
-        """The correlation of attribution and exact effect over the nodes."""
-        if len(self.nodes) < 2:
-            return None
-        pair = torch.tensor([[n.attribution, n.exact] for n in self.nodes], dtype=torch.float64)
-        found = float(torch.corrcoef(pair.T)[0, 1])
-        return None if found != found else found  # noqa: PLR0124 - not a number
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON, numbers to six digits."""
-        nodes = [{"name": node.name, **plain(node)} for node in self.nodes]
-        return {**plain(self), "agreement": plain(self.agreement()), "nodes": nodes}
+        return plain(self)
+
+
+def _agreement(nodes: Sequence[FlowNode]) -> float | None:
+    return correlation_of([n.attribution for n in nodes], [n.exact for n in nodes])
 
 
 # As many parameters as a measurement has choices.
@@ -177,31 +173,33 @@ def find_flow(
     exact = _exact(model, ids, nodes, replacement=replacement, target=target, at=place)
     through = {head: sum(found.get(head, 0.0) for found in into.values()) for head in nodes}
     whole = sum(map(abs, direct.values()))
-    shown = model.tokens(ids[0])
-    flow = Flow(
+    found = [
+        FlowNode(
+            name=_name(head),
+            layer=head.layer,
+            head=head.head,
+            position=_at(head),
+            attribution=attribution[head],
+            direct=direct[head],
+            elsewhere=attribution[head] - direct[head] - through[head],
+            exact=exact[head].on_token,
+        )
+        for head in sorted(nodes)
+    ]
+    token, against = target.names(model)
+    return Flow(
         model=model.name,
-        tokens=tuple(shown),
+        tokens=tuple(model.tokens(ids[0])),
         position=place,
-        token=model.tokens([target.token])[0],
-        against=None if target.against is None else model.tokens([target.against])[0],
+        token=token,
+        against=against,
         score=paths.score,
         threshold=threshold,
         kept=sum(abs(e.value) for e in edges if e.to == "prediction") / whole if whole else 0.0,
-        nodes=tuple(
-            FlowNode(
-                layer=head.layer,
-                head=head.head,
-                position=_at(head),
-                attribution=attribution[head],
-                direct=direct[head],
-                elsewhere=attribution[head] - direct[head] - through[head],
-                exact=exact[head].on_token,
-            )
-            for head in sorted(nodes)
-        ),
+        agreement=_agreement(found),
+        nodes=tuple(found),
         edges=tuple(sorted(edges, key=lambda each: -abs(each.value))),
     )
-    return flow
 
 
 def _at(head: HeadAt) -> int:

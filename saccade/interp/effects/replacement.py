@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +18,7 @@ from saccade.interp.effects.parts import recorded_streams
 from saccade.interp.heads.capture import capture
 from saccade.interp.heads.intervene import Ablate
 from saccade.interp.lenses.corpus import read_corpus
-from saccade.interp.lenses.self_text import sample_batch
+from saccade.interp.lenses.self_text import sample_batch, sampling_fingerprint
 from saccade.store.atomic import cache_dir
 from saccade.store.folder import read_folder, write_folder
 
@@ -68,7 +68,8 @@ class Replacement:
     @classmethod
     def usual(cls, model: LanguageModel) -> Replacement:
         """The mean over text that the model generates: computed once for a model, and cached."""
-        folder = cache_dir() / "means" / f"{model.fingerprint}-{USUAL_ROWS}x{USUAL_WINDOW}"
+        text = sampling_fingerprint(model, **_sampling(model, USUAL_ROWS, USUAL_WINDOW))
+        folder = cache_dir() / "means" / f"{model.fingerprint}-{text}"
         with contextlib.suppress(SaccadeError):  # not there yet, or damaged: computed again
             return _stored(folder)
         ids = reference_text(model, rows=USUAL_ROWS, window=USUAL_WINDOW)
@@ -162,13 +163,24 @@ def reference_text(
     model: LanguageModel, corpus: str | None = None, *, rows: int = 16, window: int = 48
 ) -> Int[Tensor, "batch pos"]:
     """The text of a mean: the beginning of a corpus, or text that the model generates."""
-    window = min(window, model.max_positions or window)
     if corpus is None:
-        return sample_batch(
-            model, index=0, rows=rows, window=window, seed=SEED, temperature=1.0
-        ).ids
+        return sample_batch(model, index=0, **_sampling(model, rows, window)).ids
+    window = min(window, model.max_positions or window)
     windows = read_corpus(corpus, model, window=window, max_tokens=rows * window).windows
     return windows[:rows].to(model.device)
+
+
+class _Sampling(TypedDict):
+    rows: int
+    window: int
+    seed: int
+    temperature: float
+
+
+def _sampling(model: LanguageModel, rows: int, window: int) -> _Sampling:
+    """How the text of a mean is sampled."""
+    window = min(window, model.max_positions or window)
+    return {"rows": rows, "window": window, "seed": SEED, "temperature": 1.0}
 
 
 @torch.no_grad()

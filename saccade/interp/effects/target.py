@@ -42,6 +42,11 @@ class Target:
         other = weight.mean(0) if self.against is None else weight[self.against]
         return (weight[self.token] - other) * unembedding.scale
 
+    def names(self, model: LanguageModel) -> tuple[str, str | None]:
+        """Both tokens as text."""
+        first, *rest = model.tokens([self.token, *([] if self.against is None else [self.against])])
+        return first, rest[0] if rest else None
+
 
 # Logits in memory at once: 96 rows are 19 MB for a vocabulary of 49,152. A product with fewer rows
 # spends its time on reading the unembedding.

@@ -6,6 +6,7 @@ The activations of the heads are captured in the sampling pass: no second pass i
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from saccade.store.fingerprint import fingerprint_text
 
 # Sampling reads one column at a time: short rows fit in memory, many rows use the hardware well.
 WINDOW = 96
+# Counted up when a change of the code changes which text a model and a seed lead to.
+SAMPLING = 1
 
 
 class SampledBatch(NamedTuple):
@@ -74,6 +77,18 @@ def sample_batches(
             seed=seed,
             temperature=temperature,
         )
+
+
+def sampling_fingerprint(
+    model: LanguageModel, *, rows: int, window: int, seed: int, temperature: float
+) -> str:
+    """Fingerprint how `sample_batch` samples, for caches of what is computed from the text.
+
+    Not the model: two models of the same settings and first tokens have the same.
+    """
+    settings = [SAMPLING, rows, window, seed, temperature, str(model.hf.dtype)]
+    first = [list(_start_tokens(model)), sorted(model.encoding.special)]
+    return fingerprint_text([json.dumps([settings, first]).encode()])
 
 
 def write_corpus(

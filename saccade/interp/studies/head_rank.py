@@ -144,7 +144,7 @@ def rank_heads(
     )
 
 
-def direct_scores(
+def _direct_scores(
     model: LanguageModel, captured: Captured, target: Target, *, position: int = -1
 ) -> dict[int, Float[Tensor, "batch head"]]:
     """By layer: what each head adds directly to the score at a position, the last by default."""
@@ -250,7 +250,7 @@ class _Parts:
             at_end = model.final_norm.frozen(stream[:, -1].to(whole), whole[:, -1])
             return at_end.to(along) @ along
 
-        by_head = direct_scores(model, run._replace(final_residual=_like(whole, end)), target)
+        by_head = _direct_scores(model, run._replace(final_residual=_like(whole, end)), target)
         return cls(
             score=target.score(model.unembedding.logits(run.final[:, -1]).float()),
             stream=score_of(end),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from saccade.interp.effects.target import Target
 from saccade.interp.lenses.top_tokens import TokenValue, plain
-from saccade.interp.readings.reader import read_run
-from saccade.interp.readings.reading import Reading
+from saccade.interp.readings.reading import HeadReading, Reading
 from saccade.interp.studies.head_measures import token_asked
-from saccade.interp.studies.head_rank import direct_scores
 
 if TYPE_CHECKING:
-    from saccade.interp.lenses.lens_set import Lenses
     from saccade.interp.readings.text_run import TextRun
 
 
@@ -48,11 +43,14 @@ class ComparedHead:
 
     layer: int
     head: int | None
-    kl_from_baseline: tuple[float, float]
+    effect: tuple[float, float] | None
+    """`Effect.on_token`: how far the score falls without the head; None for a residual stream."""
     direct: tuple[float, float] | None
-    """What the head adds directly to the score; None without a direct path."""
+    """`Effect.direct`: the direct part of it; None without a direct path."""
     difference: float | None
-    """Right minus left."""
+    """Of the effects, right minus left."""
+    kl_from_baseline: tuple[float, float] | None
+    """Of the predictions of its lens; None without a lens."""
     adds: tuple[Sequence[TokenValue], Sequence[TokenValue]]
 
 
@@ -71,63 +69,64 @@ class Compared:
         return plain(self)
 
 
-@torch.inference_mode()
 def compare_prompts(
-    lenses: Lenses,
     runs: tuple[TextRun, TextRun],
+    read: Callable[[str, Target], Reading],
     *,
     token: str | None = None,
     against: str | None = None,
-    top: int = 5,
 ) -> Compared:
     """Both prompts, and every head on both sides.
 
     Default tokens: the prediction of the left prompt, against that of the right one if it differs.
+
+    Args:
+        read: reads all heads at the last token of a text, with their effects on a target.
     """
-    readings = [read_run(lenses, run, top=top) for run in runs]
-    target = _target(runs, readings, token, against)
-    sides = [_side(run, reading, target) for run, reading in zip(runs, readings, strict=True)]
-    direct = [direct_scores(run.model, run.captured, target) for run in runs]
-    heads = []
-    for left, right in zip(*((*each.heads, *each.others) for each in readings), strict=True):
-        added = None
-        assert left.lens is not None and right.lens is not None, "read with lenses"
-        if left.head is not None and left.layer in direct[0]:
-            first, second = (float(each[left.layer][0, left.head]) for each in direct)
-            added = (first, second)
-        heads.append(
-            ComparedHead(
-                layer=left.layer,
-                head=left.head,
-                kl_from_baseline=(left.lens.kl_from_baseline, right.lens.kl_from_baseline),
-                direct=added,
-                difference=None if added is None else added[1] - added[0],
-                adds=(left.lens.adds, right.lens.adds),
-            )
-        )
+    target = _target(runs, token, against)
+    left, right = (read(run.text, target) for run in runs)
     ids = [each for each in (target.token, target.against) if each is not None]
     tokens = list(map(NamedToken, ids, runs[0].model.tokens(ids)))
+    sides = zip((*left.heads, *left.others), (*right.heads, *right.others), strict=True)
     return Compared(
         token=tokens[0],
         against=tokens[1] if len(tokens) > 1 else None,
-        left=sides[0],
-        right=sides[1],
-        heads=tuple(heads),
+        left=_side(runs[0], left, target),
+        right=_side(runs[1], right, target),
+        heads=tuple(_head(a, b) for a, b in sides if a.kind == "head" or a.lens is not None),
     )
 
 
-def _target(
-    runs: tuple[TextRun, TextRun],
-    readings: Sequence[Reading],
-    token: str | None,
-    against: str | None,
-) -> Target:
-    predicted = [reading.prediction[0].id for reading in readings]
-    first = predicted[0] if token is None else token_asked(runs[0], token)
+def _head(left: HeadReading, right: HeadReading) -> ComparedHead:
+    effect = direct = None
+    if left.effect is not None and right.effect is not None:
+        effect = (left.effect.on_token, right.effect.on_token)
+        if left.effect.direct is not None and right.effect.direct is not None:
+            direct = (left.effect.direct, right.effect.direct)
+    lenses = None if left.lens is None or right.lens is None else (left.lens, right.lens)
+    return ComparedHead(
+        layer=left.layer,
+        head=left.head,
+        effect=effect,
+        direct=direct,
+        difference=None if effect is None else effect[1] - effect[0],
+        kl_from_baseline=None
+        if lenses is None
+        else (lenses[0].kl_from_baseline, lenses[1].kl_from_baseline),
+        adds=((), ()) if lenses is None else (lenses[0].adds, lenses[1].adds),
+    )
+
+
+def _target(runs: tuple[TextRun, TextRun], token: str | None, against: str | None) -> Target:
+    first, other = (
+        int(run.model.unembedding.logits(run.captured.final[0, -1]).argmax()) for run in runs
+    )
+    if token is not None:
+        first = token_asked(runs[0], token)
     if against is not None:
         second: int | None = token_asked(runs[0], against)
     else:
-        second = predicted[1] if token is None else None
+        second = other if token is None else None
     return Target(first, None if second == first else second)
 
 

@@ -1,4 +1,4 @@
-// The difference of direct effects between two prompts: a map, and a table of the largest.
+// The difference of the effects of heads between two prompts: a map, and a table of the largest.
 
 import { columnNames, dotted, make, panel } from "./dom.js";
 import { scaleOf } from "./colours.js";
@@ -13,18 +13,13 @@ const RANKED = 12;
 export function differences(found) {
   if (!found) return null;
   const known = found.heads.filter((head) => head.difference !== null);
-  if (!known.length)
-    return panel(
-      "Heads",
-      make("p", { class: "note" }, "This model has no direct path from its heads to the output."),
-    );
   const scale = scaleOf(
     known.map((head) => head.difference),
     { signed: true, root: true },
   );
-  const cells = found.heads.map((head) => ({
+  const cells = known.map((head) => ({
     ...head,
-    value: head.difference ?? NaN,
+    value: head.difference,
     isWeak: false,
     label: `${titleOf(head)}: right minus left ${signed(head.difference)} logits`,
   }));
@@ -40,8 +35,15 @@ export function differences(found) {
       make(
         "p",
         { class: "number" },
-        `left ${signed(cell.direct[0])}  right ${signed(cell.direct[1])}`,
+        `left ${signed(cell.effect[0])}  right ${signed(cell.effect[1])}`,
       ),
+      cell.direct
+        ? make(
+            "p",
+            { class: "number" },
+            `direct: left ${signed(cell.direct[0])}  right ${signed(cell.direct[1])}`,
+          )
+        : null,
       make("p", { class: "number" }, `difference ${signed(cell.difference)}`),
     ],
   });
@@ -54,7 +56,7 @@ export function differences(found) {
       make(
         "p",
         { class: "note" },
-        "Direct effect of each head on the logit of ",
+        "Effect of each head on the logit of ",
         token,
         found.against
           ? [" minus that of ", make("span", { class: "token" }, dotted(found.against.text))]
@@ -91,9 +93,14 @@ function differenceTable(heads, open) {
           nameOf(head),
         ),
       ),
-      make("td", { class: "number" }, signed(head.direct[0])),
-      make("td", { class: "number" }, signed(head.direct[1])),
+      make("td", { class: "number" }, signed(head.effect[0])),
+      make("td", { class: "number" }, signed(head.effect[1])),
       make("td", { class: "number strong" }, signed(head.difference)),
+      make(
+        "td",
+        { class: "number" },
+        head.direct ? signed(head.direct[1] - head.direct[0]) : "–",
+      ),
       make("td", { class: "top-tokens" }, tokenSpans(head.adds[0])),
       make("td", { class: "top-tokens" }, tokenSpans(head.adds[1])),
     ),
@@ -109,6 +116,7 @@ function differenceTable(heads, open) {
         "#left",
         "#right",
         "#difference",
+        "#of the direct part",
         "more than the baseline, left",
         "more than the baseline, right",
       ]),

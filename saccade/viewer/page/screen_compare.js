@@ -54,6 +54,7 @@ export function compareScreen() {
         lens: state.lens,
         token: state.token,
         against: state.against,
+        ablate: state.ablate,
       };
       const key = JSON.stringify(question),
         answer = () => request("compare", question);

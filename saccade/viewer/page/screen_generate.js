@@ -9,12 +9,15 @@ import { legend } from "./legend.js";
 import { titleOf } from "./measures.js";
 import { percent, signed } from "./number_format.js";
 import { promptBox } from "./prompt_box.js";
+import { isSampled, questionAt, samplingFields } from "./sampling.js";
 import { changesOf, getState, setState } from "./state.js";
 import { tokenList } from "./token_list.js";
 
 const PACE = 700, // milliseconds between two tokens
   MOST = 64, // tokens, as on the server
-  SHOWN = 8; // heads in each list
+  SHOWN = 8, // heads in each list
+  HOTTEST = 2, // temperature, as on the server
+  LAST_SEED = 2 ** 31 - 1;
 
 export function generateScreen() {
   const box = promptBox({ hasLens: false, more: { step: "" } }),
@@ -44,12 +47,13 @@ export function generateScreen() {
     button("›", () => stepBy(1), "next token"),
     range,
   );
+  const sampling = make("div", { class: "controls" });
   const node = make(
     "div",
     { class: "screen screen-generate" },
     make("h1", { class: "visually-hidden" }, "Generate"),
     box,
-    panel("The model writes", text, controls),
+    panel("The model writes", sampling, text, controls),
     detail,
   );
 
@@ -79,20 +83,22 @@ export function generateScreen() {
 
   function update(state) {
     box.update(state);
-    controls.hidden = detail.hidden = !state.text;
+    sampling.hidden = controls.hidden = detail.hidden = !state.text;
+    if (!sampling.contains(document.activeElement)) sampling.replaceChildren(...samplingFields(state));
     if (!state.text) {
       text.clear();
       text.append(empty("Type a text for the model to continue."));
       return;
     }
-    const step = stepOf(state);
-    if (player.of !== state.text) Object.assign(player, { of: state.text, known: 0 });
+    const step = stepOf(state),
+      whole = JSON.stringify(questionAt(state, 0));
+    if (player.of !== whole) Object.assign(player, { of: whole, known: 0 });
     player.known = Math.max(player.known, step);
     Object.assign(range, { max: player.known, value: step });
-    text.fill(JSON.stringify([state.text, state.changes, player.known, step]), () =>
+    text.fill(JSON.stringify([whole, state.changes, player.known, step]), () =>
       written(state, player.known, step),
     );
-    detail.fill(JSON.stringify([state.text, step]), async () =>
+    detail.fill(JSON.stringify([whole, step]), async () =>
       headsOf(await request("generate", questionAt(state, step)).catch(() => null)),
     );
   }
@@ -109,10 +115,6 @@ function go(step) {
 
 function stepOf({ step }) {
   return /^\d+$/.test(step) ? Math.min(MOST - 1, Number(step)) : 0;
-}
-
-function questionAt({ text }, index) {
-  return { text, index };
 }
 
 // The prompt, and the tokens written so far; the chosen one is marked.
@@ -145,7 +147,15 @@ async function written(state, known, chosen) {
     changesOf(state).length
       ? make("p", { class: "note" }, "Written by the unchanged model, without the applied edit.")
       : null,
-    isOffline() ? null : make("p", { class: "note" }, "The likeliest token each time."),
+    isOffline()
+      ? null
+      : make(
+          "p",
+          { class: "note" },
+          isSampled(state)
+            ? "Drawn at the temperature; another seed draws another text."
+            : "The likeliest token each time.",
+        ),
   ];
 }
 

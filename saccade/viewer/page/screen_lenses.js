@@ -84,7 +84,7 @@ function draw(state, lenses) {
 function formatFor(measure) {
   return measure === "explained"
     ? (value) => percent(value, 0)
-    : ["ablation", "alignment", "spearman"].includes(measure)
+    : ["ablation", "alignment"].includes(measure)
       ? (value) => signed(value)
       : (value) => brief(value);
 }

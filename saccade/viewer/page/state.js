@@ -29,6 +29,8 @@ const DEFAULTS = {
   trace: "",
   view: "0",
   step: "",
+  temperature: "",
+  seed: "",
   theme: "",
 };
 const listeners = [];

@@ -133,7 +133,7 @@ def test_the_graph_is_written_as_json_with_the_names_of_nodes(flow):
 
     found = json.loads(json.dumps(flow.to_dict()))
     assert {n["name"] for n in found["nodes"]} == {n.name for n in flow.nodes}
-    assert found["agreement"] == pytest.approx(flow.agreement(), abs=1e-5)
+    assert found["agreement"] == pytest.approx(flow.agreement, abs=1e-5)
     assert len(found["tokens"]) == len(flow.tokens)
 
 

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from saccade.errors import UsageError
 from saccade.interp.effects import replacement as module
 from saccade.interp.effects.replacement import Replacement, replacement_of
+from saccade.interp.lenses import self_text
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -122,6 +123,34 @@ def test_the_usual_mean_is_computed_once_and_read_from_the_cache(stories, cached
         assert here.keys() == there.keys()
         assert all(torch.equal(here[k], there[k]) for k in here)
     assert replacement_of(stories, "mean").by == "mean" and len(computed) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "other"),
+    [
+        (module, "SEED", 5),
+        (module, "USUAL_ROWS", 2),
+        (module, "USUAL_WINDOW", 7),
+        (self_text, "SAMPLING", 0),
+    ],
+)
+def test_a_mean_of_text_sampled_otherwise_is_not_served(
+    stories, cached, monkeypatch, where, name, other
+):
+    _, computed = cached
+    Replacement.usual(stories)
+    monkeypatch.setattr(where, name, other)
+    Replacement.usual(stories)
+    assert len(computed) == 2
+
+
+def test_a_model_that_starts_its_texts_otherwise_has_another_sampling(stories, monkeypatch):
+    settings = {"rows": 2, "window": 7, "seed": 0, "temperature": 1.0}
+    before = self_text.sampling_fingerprint(stories, **settings)
+    assert before == self_text.sampling_fingerprint(stories, **settings)
+    assert before != self_text.sampling_fingerprint(stories, **{**settings, "temperature": 0.5})
+    monkeypatch.setattr(self_text, "_start_tokens", lambda _: (7,))
+    assert before != self_text.sampling_fingerprint(stories, **settings)
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors at all"])

@@ -300,6 +300,37 @@ def test_the_model_writes_token_by_token(new_page, viewed, text, wait_until_sett
     assert page.locator(written).first.get_attribute("aria-pressed") == "true"
 
 
+def test_the_model_writes_at_a_temperature_and_from_a_seed(
+    new_page, viewed, text, wait_until_settled, until
+):
+    page = new_page(viewed.link(screen="generate", text=text, step=2))
+    written = "main .generated button.token"
+    assert page.get_by_label("seed", exact=True).count() == 0  # nothing is drawn
+
+    def shown(**more):
+        wait_until_settled(page)
+        asked = [viewed.print_route("generate", text=text, index=at, **more) for at in range(3)]
+        expected = [dotted(each["token"]["text"]) for each in asked]
+        assert texts(page, written) == expected[: len(texts(page, written))]
+        return expected
+
+    greedy = shown()
+    page.get_by_label("temperature", exact=True).fill("1.5")
+    page.get_by_label("temperature", exact=True).press("Tab")
+    until(page, "() => location.hash.includes('temperature=1.5')")
+    for _ in range(2):
+        page.get_by_role("button", name="next token").click()
+    until(page, "() => location.hash.includes('step=2')")
+    first = shown(temperature=1.5, seed=0)
+    page.get_by_label("seed", exact=True).fill("7")
+    page.get_by_label("seed", exact=True).press("Tab")
+    until(page, "() => location.hash.includes('seed=7')")
+    for _ in range(2):
+        page.get_by_role("button", name="next token").click()
+    until(page, "() => location.hash.includes('step=2')")
+    assert len({tuple(greedy), tuple(first), tuple(shown(temperature=1.5, seed=7))}) == 3
+
+
 def test_compare_marks_what_differs_and_ranks_the_heads(new_page, viewed, text, other):
     page = new_page(viewed.link(screen="compare", text=text, other=other))
     found = viewed.print_route("compare", text=text, other=other)

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from saccade.errors import UsageError
-from saccade.zoo.tasks.stretched_text import SILENCE, split_vocabulary, stretch
+from saccade.zoo.recipes.online_alignment import SILENCE, split_vocabulary, stretch
 
 WORDS = ["hello", "off", "aa", "otter"]
 
