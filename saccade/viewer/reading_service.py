@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any, final
 
-from saccade.errors import ModelError, UsageError
+from saccade.errors import UsageError
 from saccade.interp.effects.effects import EVERY_KIND, Part, effects_of_run
 from saccade.interp.lenses.lens_set import Lenses, share_explained
 from saccade.interp.readings.reader import lens_logits_of
@@ -272,10 +272,7 @@ class ReadingService:
         """Scores of all heads for each role: as `saccade heads roles --json`."""
         if self._roles is None:
             progress("scoring roles of heads", 0, 1)
-            try:
-                found = find_roles(self._runs.model, roles=QUICK)
-            except ModelError:  # its tokenizer splits names, which two of the roles need
-                found = find_roles(self._runs.model, roles=("induction", "previous", "duplicate"))
+            found = find_roles(self._runs.model, roles=QUICK, leave_out=True)
             self._roles = RoleScores(**json.loads(found.to_json()))
         return self._roles
 
