@@ -215,6 +215,13 @@ def test_a_text_is_looked_at_from_every_side(stories, there, lenses, text_file):
         run, after = TextRun(model, TEXT), TextRun(model, TEXT, changes=[change])
         other, span = TextRun(model, TEXT.replace("dog", "cat")), Span(0, 5)
         site = Site(name="lens", lenses=own, head=1)
+        token_of = dict(enumerate(model.tokens(list(range(model.d_vocab)))))
+        zero = Replacement.zero(model)
+
+        def looked_at(text, target):
+            token = token_of[target.token]
+            return read(model, text, lenses=own, token=token, top=1, replacement=zero)
+
         return {
             "predictions": predictions(run, top=2),
             "grid": position_grid(run, site, span, top=2),
@@ -223,7 +230,7 @@ def test_a_text_is_looked_at_from_every_side(stories, there, lenses, text_file):
             "card": head_card(run, {"lens": own}, layer=2, head=1, position=-1, top=2).to_dict(),
             "lens": lens_kl(own, after, position=-1).to_dict(),
             "mass": mass_on_words(own, after, ["she", "her"], position=-1).to_dict(),
-            "compared": compare_prompts(own, (run, other), top=2),
+            "compared": compare_prompts((run, other), looked_at),
             "acted": what_happened(own, Acted(run, after), top=2, say=2),
             "shared": share_lenses(own, corpus).to_dict(),
         }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -19,7 +20,7 @@ from saccade.interp.effects.joined_pass import CopyRun
 from saccade.interp.effects.parts import HeadsValue
 from saccade.interp.effects.target import LOGIT_ROWS
 from saccade.interp.heads.onednn import fast_products
-from saccade.interp.lenses.top_tokens import lens_prediction
+from saccade.interp.lenses.top_tokens import LensPrediction, lens_prediction
 
 if TYPE_CHECKING:
     from saccade.interp.effects.replacement import Replacement
@@ -134,53 +135,65 @@ class Recorder:
                 attention=True,
                 cache=before,
             )
-            reads_lens = self.lenses is not None and turn % LENS_EVERY == 0
-            for at, row in enumerate(rows.tolist()):
-                following = int(chunk.windows[row, position + 1])
-                yield self._one(run, at, (chunk.start + row, position), following, lens=reads_lens)
+            places = torch.stack([chunk.start + rows, torch.full_like(rows, position)])
+            following = chunk.windows[rows, position + 1].tolist()
+            yield self._records(
+                run, places, following, lenses=None if turn % LENS_EVERY else self.lenses
+            )
 
-    def _one(
-        self, run: CopyRun, at: int, place: tuple[int, int], following: int, *, lens: bool
+    def _records(
+        self,
+        run: CopyRun,
+        places: Int[Tensor, "2 row"],
+        following: Sequence[int],
+        *,
+        lenses: Lenses | None,
     ) -> Records:
-        model, n = self.model, len(self.sites)
-        top = max(PROMOTED, SUPPRESSED)
+        """The records of one position of each row, its window and position given."""
+        n_rows, n, top = len(following), len(self.sites), max(PROMOTED, SUPPRESSED)
         with fast_products():
-            plain = model.unembedding.logits(run.captured.final[at, 0]).float()
-        p = plain.softmax(-1)
-        kl, on_next = torch.empty(n), torch.empty(n)
-        agreement = torch.zeros(n)
-        ids = torch.empty(2, n, top, dtype=torch.int32)
-        values = torch.empty(2, n, top)
+            plain = self.model.unembedding.logits(run.captured.final[:, 0]).float()
+        p = plain.softmax(-1)  # [row, d_vocab]
+        kl, on_next = torch.empty(n_rows, n), torch.empty(n_rows, n)
+        ids = torch.empty(2, n_rows, n, top, dtype=torch.int32)
+        values = torch.empty(2, n_rows, n, top)
+        known = _Knowledge.empty(n_rows if lenses is not None else 0, n)
         for start, stop in self._layer_spans():
-            with fast_products():
-                changed = model.unembedding.logits(run.states[at, start:stop]).float()
-            moved = changed.sub_(plain)
-            found = compare(moved, p, top)
-            kl[start:stop] = found.kl
-            on_next[start:stop] = found.shift - moved[:, following]
-            for sign, order in enumerate((found.promotes, found.suppresses)):
-                ids[sign, start:stop] = order.ids.to(torch.int32)
-                values[sign, start:stop] = order.values
-            if lens:
-                agreement[start:stop] = self._agreement(run, at, (start, stop), moved, p)
-        looked, weights = self._looked(run, at)
-        read = self._read_lenses(run, at) if lens else None
+            span = slice(start, stop)
+            logits = None if lenses is None else self._lens_logits(run, lenses, (start, stop))
+            for row in range(n_rows):
+                with fast_products():
+                    changed = self.model.unembedding.logits(run.states[row, span]).float()
+                moved = changed.sub_(plain[row])
+                found = compare(moved, p[row], top)
+                kl[row, span] = found.kl
+                on_next[row, span] = found.shift - moved[:, following[row]]
+                for sign, order in enumerate((found.promotes, found.suppresses)):
+                    ids[sign, row, span] = order.ids.to(torch.int32)
+                    values[sign, row, span] = order.values
+                if logits is not None and lenses is not None:
+                    agreement = correlation(logits[row] - logits[-1], moved, p[row])
+                    said = lens_prediction(logits[row], lenses.baseline, top=PREDICTED)
+                    known.put(row, span, said, agreement)
+        if lenses is not None:
+            known.clear(self._without_lens(lenses))
+        looked, weights = self._looked(run)
         return Records(
-            window=torch.tensor([place[0]], dtype=torch.int32),
-            position=torch.tensor([place[1]], dtype=torch.int32),
-            kl=kl[None],
-            on_next=on_next[None].half(),
-            promoted=ids[None, 0, :, :PROMOTED],
-            promoted_by=values[None, 0, :, :PROMOTED].half(),
-            suppressed=ids[None, 1, :, :SUPPRESSED],
-            suppressed_by=values[None, 1, :, :SUPPRESSED].half(),
-            looked=looked[None],
-            looked_by=weights[None],
-            lens_at=torch.zeros(int(lens), dtype=torch.int32),
-            predicted=_rows(read, 0, (n, PREDICTED), torch.int32),
-            predicted_by=_rows(read, 1, (n, PREDICTED), torch.half),
-            lens_kl=_rows(read, 2, (n,), torch.half),
-            agreement=agreement[None].half() if lens else torch.empty(0, n, dtype=torch.half),
+            window=places[0].to(torch.int32),
+            position=places[1].to(torch.int32),
+            kl=kl,
+            on_next=on_next.half(),
+            promoted=ids[0, ..., :PROMOTED],
+            promoted_by=values[0, ..., :PROMOTED].half(),
+            suppressed=ids[1, ..., :SUPPRESSED],
+            suppressed_by=values[1, ..., :SUPPRESSED].half(),
+            looked=looked,
+            looked_by=weights,
+            lens_at=torch.arange(len(known.kl), dtype=torch.int32),
+            predicted=known.ids,
+            predicted_by=known.shares.half(),
+            lens_kl=known.kl.half(),
+            agreement=known.agreement.half(),
         )
 
     def _layer_spans(self) -> list[tuple[int, int]]:
@@ -203,65 +216,67 @@ class Recorder:
     def _layers(self, start: int = 0, stop: int | None = None) -> list[int]:
         return list(dict.fromkeys(layer for layer, _ in self.sites[start:stop]))
 
-    def _looked(self, run: CopyRun, at: int) -> tuple[Tensor, Tensor]:
-        """The positions with the largest attention weights of every head."""
+    def _looked(self, run: CopyRun) -> tuple[Tensor, Tensor]:
+        """The positions with the largest attention weights of every head, and these weights."""
         rows = [
-            run.captured.attention[layer][at, self._heads(layer), 0].float()
+            run.captured.attention[layer][:, self._heads(layer), 0].float().cpu()
             for layer in self._layers()
         ]
-        weights = torch.cat([row.cpu() for row in rows])  # [head, pos]
-        best = weights.topk(min(LOOKED, weights.shape[-1]), dim=-1)
-        positions = torch.zeros(len(weights), LOOKED, dtype=torch.int32)
-        shares = torch.zeros(len(weights), LOOKED, dtype=torch.half)
-        positions[:, : best.indices.shape[1]] = best.indices.to(torch.int32)
-        shares[:, : best.values.shape[1]] = best.values.half()
-        return positions, shares
+        best = torch.cat(rows, 1).topk(min(LOOKED, rows[0].shape[-1]), dim=-1)
+        missing = (0, LOOKED - best.values.shape[-1])
+        return pad(best.indices, missing).to(torch.int32), pad(best.values, missing).half()
 
-    def _agreement(
-        self, run: CopyRun, at: int, span: tuple[int, int], moved: Tensor, p: Tensor
-    ) -> Float[Tensor, " head"]:
-        """Of the heads with a lens; 0 for the others."""
-        assert self.lenses is not None, "read only with lenses"
+    def _lens_logits(
+        self, run: CopyRun, lenses: Lenses, span: tuple[int, int]
+    ) -> Float[Tensor, "row_and_mean head d_vocab"]:
+        """What the lenses of some heads predict in each row, and of the replacement in the last.
+
+        A lens is read once for all of them, because its weights are most of what it costs.
+        """
         found = []
         for layer in self._layers(*span):
-            heads, lens = self._heads(layer), self.lenses.by_layer.get(layer)
-            start = sum(len(part) for part in found)
+            heads, lens = self._heads(layer), lenses.by_layer.get(layer)
+            z = run.captured.z[layer][:, 0]
+            both = torch.cat([z, self.replacement.heads[layer].to(z)[None]])
             if lens is None or lens.site != "head":
-                found.append(torch.zeros(len(heads)))
-                continue
-            z = run.captured.z[layer][at, 0]
-            mean = self.replacement.heads[layer].to(z)
-            with fast_products():
-                logits = lens(torch.stack([z, mean]))[:, heads].float()
-            change = logits[1] - logits[0]
-            found.append(correlation(change, moved[start : start + len(heads)], p).cpu())
-        return torch.cat(found)
-
-    def _read_lenses(self, run: CopyRun, at: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens that each lens adds, their shares, and its KL from the baseline."""
-        assert self.lenses is not None, "read only with lenses"
-        n = len(self.sites)
-        ids = torch.zeros(n, PREDICTED, dtype=torch.int32)
-        shares, kl = torch.zeros(n, PREDICTED), torch.zeros(n)
-        start = 0
-        for layer in self._layers():
-            heads, lens = self._heads(layer), self.lenses.by_layer.get(layer)
-            rows = slice(start, start + len(heads))
-            start += len(heads)
-            if lens is None or lens.site != "head":
+                shape = (len(both), len(heads), len(lenses.baseline))
+                found.append(torch.zeros(shape, device=z.device))
                 continue
             with fast_products():
-                logits = lens(run.captured.z[layer][at : at + 1, 0])[0, heads].float()
-            found = lens_prediction(logits, self.lenses.baseline, top=PREDICTED)
-            ids[rows], shares[rows] = found.adds.ids.to(torch.int32), found.adds.values
-            kl[rows] = found.kl_from_baseline
-        return ids, shares, kl
+                found.append(lens(both)[:, heads].float())
+        return torch.cat([each.to(found[0].device) for each in found], 1)
+
+    def _without_lens(self, lenses: Lenses) -> Bool[Tensor, " head"]:
+        of_layer = {
+            layer: lens is None or lens.site != "head"
+            for layer, lens in ((each, lenses.by_layer.get(each)) for each in self._layers())
+        }
+        return torch.tensor([of_layer[layer] for layer, _ in self.sites])
 
 
-def _rows(
-    read: tuple[Tensor, ...] | None, which: int, shape: tuple[int, ...], dtype: torch.dtype
-) -> Tensor:
-    return torch.empty(0, *shape, dtype=dtype) if read is None else read[which][None].to(dtype)
+class _Knowledge(NamedTuple):
+    """What lenses tell at some rows: the fields of `Records` about them."""
+
+    ids: Int[Tensor, "row head 4"]
+    shares: Float[Tensor, "row head 4"]
+    kl: Float[Tensor, "row head"]
+    agreement: Float[Tensor, "row head"]
+
+    @classmethod
+    def empty(cls, n_rows: int, n: int) -> _Knowledge:
+        ids = torch.zeros(n_rows, n, PREDICTED, dtype=torch.int32)
+        return cls(ids, torch.zeros(ids.shape), torch.zeros(n_rows, n), torch.zeros(n_rows, n))
+
+    def put(self, row: int, span: slice, said: LensPrediction, agreement: Tensor) -> None:
+        self.ids[row, span] = said.adds.ids.to(self.ids)
+        self.shares[row, span] = said.adds.values.to(self.shares)
+        self.kl[row, span] = said.kl_from_baseline.to(self.kl)
+        self.agreement[row, span] = agreement.to(self.agreement)
+
+    def clear(self, heads: Bool[Tensor, " head"]) -> None:
+        """Heads without a lens know nothing."""
+        for each in self:
+            each[:, heads] = 0
 
 
 def _first(cache: DynamicCache, rows: Int[Tensor, " row"], n_tokens: int) -> DynamicCache:
