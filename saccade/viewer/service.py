@@ -34,13 +34,7 @@ from saccade.interp.readings.attribution_map import (
     short_enough,
 )
 from saccade.interp.readings.generation import GeneratedToken, HeadShare, generate
-from saccade.interp.readings.reader import (
-    Measured,
-    Prompt,
-    lens_logits_of,
-    measure,
-    reading_of,
-)
+from saccade.interp.readings.reader import Measured, Prompt, lens_logits_of, measure, reading_of
 from saccade.interp.readings.reading import Reading
 from saccade.interp.readings.reading_table import Predictions, predictions
 from saccade.interp.readings.text_run import TextRun
