@@ -30,9 +30,9 @@ from saccade.cli.main import main as command
 
 PACKAGE = Path(saccade.__file__).resolve().parent
 PROMPT = "One day, a little girl named Lily found a"
-MOST = {"read": 35, "lens fit": 29, "train": 28, "click": 22, "guard score": 21}
+MOST = {"read": 31, "lens fit": 28, "train": 28, "click": 22, "guard score": 20}
 """The largest number of files per flow; printed next to the count. A reading measures effects and
-reads lenses: before there were effects it opened 20, a fit 28, a guard's score 20."""
+reads lenses: before there were effects it opened 20."""
 
 
 @contextlib.contextmanager
@@ -65,7 +65,10 @@ def run(*arguments: object) -> None:
 
 
 def read(model: Path, folder: Path) -> set[str]:
-    """`saccade read` of a sentence, with fitted lenses."""
+    """`saccade read` of a sentence, with fitted lenses.
+
+    Not the first reading of the model: the mean activations that replace a head are in the cache.
+    """
     with files_called() as files:
         run("read", PROMPT, "--model", model, "--lens", folder / "lens")
     return files
@@ -138,6 +141,8 @@ def prepare(model: Path, folder: Path, flows: Sequence[str]) -> None:
             importlib.import_module(module.name)
     (folder / "text.txt").write_text(f"{PROMPT} ball. She was happy. " * 400, encoding="utf-8")
     run(*_fit(model, folder), "--out", folder / "lens")
+    if "read" in flows:
+        run("read", PROMPT, "--model", model, "--lens", folder / "lens")
     if "guard score" in flows:
         prompts = folder / "prompts.txt"
         prompts.write_text("".join(f"{PROMPT} ball {n} times.\n" for n in range(40)), "utf-8")

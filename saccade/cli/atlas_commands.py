@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     Json,
     LensName,
-    read_head,
-    read_place,
+    ModelOptions,
     showing_progress,
+    with_model_options,
     with_options_of,
 )
+from saccade.cli.places import read_head, read_place
 from saccade.errors import StoreError, UsageError
 from saccade.interp.atlas.atlas_config import AtlasConfig
 

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
-from saccade.cli.options import (
-    Json,
-    LensName,
-    read_head,
-    read_place,
-    read_positions,
-    read_scaled,
-)
+from saccade.cli.options import DEFAULT_OPTIONS, Json, LensName, ModelOptions, with_model_options
+from saccade.cli.places import read_head, read_place, read_positions, read_scaled
 from saccade.errors import UsageError
 
 if TYPE_CHECKING:

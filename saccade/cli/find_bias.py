@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     LensName,
+    ModelOptions,
     refuse_trusted_stdin,
     showing_progress,
+    with_model_options,
 )
 from saccade.cli.text_input import MOST_BYTES, read_text
 from saccade.store.schema import Seed

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     Ablate,
     Chat,
     Json,
     MeanText,
+    ModelOptions,
     OtherPrompt,
     line_writer,
     refuse_trusted_stdin,
+    with_model_options,
 )
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import UsageError

@@ -10,12 +10,14 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     Json,
     LensName,
+    ModelOptions,
     refuse_trusted_stdin,
     showing_progress,
+    with_model_options,
 )
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text, stdin_lines
 from saccade.errors import UsageError

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from annotated_types import Ge, Le
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     Ablate,
     DataFolder,
     Json,
     MeanText,
+    ModelOptions,
     OtherPrompt,
     showing_progress,
+    with_model_options,
 )
 from saccade.errors import UsageError
 from saccade.store.schema import Seed

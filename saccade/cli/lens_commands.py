@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     Json,
     LensName,
     LensPlugin,
+    ModelOptions,
     load_plugin,
     showing_progress,
+    with_model_options,
     with_options_of,
 )
 from saccade.errors import UsageError

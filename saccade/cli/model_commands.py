@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.model_options import (
+from saccade.cli.options import (
     DEFAULT_OPTIONS,
+    Json,
     ModelArgument,
     ModelOptions,
+    showing_progress,
     with_model_options,
 )
-from saccade.cli.options import Json, showing_progress
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

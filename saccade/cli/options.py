@@ -1,4 +1,4 @@
-"""Options of commands: shared ones, those made from a dataclass, and what all of them refuse."""
+"""Options of commands: shared ones, those of a model or a dataclass, and what all refuse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import inspect
 import math
-import re
 import signal
 import sys
 import textwrap
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -227,6 +226,92 @@ def _option(field: Any, config: type) -> inspect.Parameter:
     )
 
 
+# The language model that a command opens: which one, its dtype and its device.
+
+NAME_HELP = "A hub name, a folder or a GGUF file. Default: SmolLM2-135M-Instruct."
+ModelArgument = Annotated[str | None, typer.Argument(help=NAME_HELP)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model a command opens, and how.
+
+    A command with a parameter of this type, under `with_model_options`, has an option for each
+    field.
+    """
+
+    model: Annotated[str | None, typer.Option(help=NAME_HELP)] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32 (default), bfloat16, float16, float64 or auto: as stored."),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu (default), cuda, cuda:1, mps: where the model runs.")
+    ] = None
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="Spread a large model over devices, as accelerate does: auto."),
+    ] = None
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="Run Python code that comes with the model; never together with - (stdin).",
+        ),
+    ] = False
+
+    def open(self, *, taps: str | None = None) -> LanguageModel:
+        """Open the model."""
+        from saccade.interp.heads.model import open_model
+
+        return open_model(
+            self.model,
+            dtype=self.dtype,
+            device=self.device,
+            device_map=self.device_map,
+            taps=taps,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+DEFAULT_OPTIONS = ModelOptions()
+
+
+def with_model_options(command: Callable[..., None], *, name: Any = None) -> Callable[..., None]:
+    """Give a command the options of its `ModelOptions` parameter, in the place of it.
+
+    Args:
+        name: the type of the model's name where it is no option, `ModelArgument`.
+    """
+    own = parameters_of(command)
+    (chosen,) = (each.name for each in own if each.annotation is ModelOptions)
+    hints = get_type_hints(ModelOptions, include_extras=True)
+    if name is not None:
+        hints["model"] = name
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(ModelOptions)
+    ]
+    signature = [
+        each for parameter in own for each in (options if parameter.name == chosen else [parameter])
+    ]
+
+    def run(**given: Any) -> None:
+        values = {field.name: given.pop(field.name) for field in fields(ModelOptions)}
+        command(**given, **{chosen: ModelOptions(**values)})
+
+    run.__doc__ = command.__doc__
+    # What typer reads in place of the bare **given.
+    run.__signature__ = inspect.Signature(signature)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {each.name: each.annotation for each in signature}
+    return run
+
+
 # Load a file of the user's own that registers a lens, an objective or a recipe.
 
 
@@ -246,77 +331,6 @@ def load_plugin(path: Path | None) -> None:
             f"the plugin {path} fails: {type(error).__name__}: {error}",
             hint="`saccade --debug ...` shows where",
         ) from error
-
-
-# How heads, layers and tokens are written on the command line: 9.8, 9, "3,-1".
-
-
-def read_place(text: str) -> tuple[int, int | None]:
-    """A head, or a layer.
-
-    >>> read_place("9.8"), read_place("12")
-    ((9, 8), (12, None))
-    """
-    found = re.fullmatch(r"(\d+)(?:\.(\d+))?", text.strip())
-    if found is None:
-        raise UsageError(
-            f"{text!r} is no place of a model",
-            hint="write a head as layer.head, such as 9.8, and a layer as 9",
-        )
-    return int(found[1]), None if found[2] is None else int(found[2])
-
-
-def read_head(text: str) -> tuple[int, int]:
-    """A head.
-
-    >>> read_head("9.8")
-    (9, 8)
-    """
-    layer, head = read_place(text)
-    if head is None:
-        raise UsageError(
-            f"{text!r} is a layer, not a head", hint=f"write layer.head, such as {layer}.0"
-        )
-    return layer, head
-
-
-def read_scaled(text: str) -> tuple[tuple[int, int], float]:
-    """A head, and the factor it is scaled by.
-
-    >>> read_scaled("9.8=0.5")
-    ((9, 8), 0.5)
-    """
-    head, _, factor = text.partition("=")
-    try:
-        return read_head(head), float(factor)
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} names no head with a factor", hint="write layer.head=factor, as in 9.8=0.5"
-        ) from error
-
-
-def read_positions(text: str, prompt: str, model: LanguageModel) -> tuple[int, ...] | None:
-    """Tokens of a prompt, counted from its end; None for all of them, and all behind them.
-
-    Args:
-        text: "all", "last", numbers between commas (from 0, or from the end below 0), or tokens of
-            the prompt, for their last token.
-    """
-    from saccade.interp.studies.prompts import last_token_of
-
-    if text in ("all", "last"):
-        return None if text == "all" else (-1,)
-    if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text):
-        return (last_token_of(model, prompt, text),)
-    n_tokens = model.encode(prompt).shape[1]
-    asked = [int(each) for each in text.split(",")]
-    for position in asked:
-        if not -n_tokens <= position < n_tokens:
-            raise UsageError(
-                f"there is no position {position}: the prompt has {n_tokens} tokens",
-                hint=f"give one of 0 to {n_tokens - 1}, or of -{n_tokens} to -1 from the end",
-            )
-    return tuple(sorted({p if p < 0 else p - n_tokens for p in asked}))
 
 
 # Data on stdout or in a file, whole lines at a time.

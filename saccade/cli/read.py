@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
 from saccade.cli.options import (
+    DEFAULT_OPTIONS,
     Ablate,
     Chat,
     Json,
     LensName,
     LensPlugin,
     MeanText,
+    ModelOptions,
     OtherPrompt,
     line_writer,
     load_plugin,
     refuse_trusted_stdin,
+    with_model_options,
 )
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text
 from saccade.errors import UsageError

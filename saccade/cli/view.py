@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.model_options import DEFAULT_OPTIONS, ModelOptions, with_model_options
-from saccade.cli.options import load_plugin, refuse_trusted_stdin
+from saccade.cli.options import (
+    DEFAULT_OPTIONS,
+    ModelOptions,
+    load_plugin,
+    refuse_trusted_stdin,
+    with_model_options,
+)
 from saccade.cli.text_input import read_text
 from saccade.errors import MissingPackageError, StoreError, UsageError
 from saccade.store.schema import parse_json

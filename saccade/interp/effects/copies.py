@@ -26,12 +26,7 @@ from transformers import DynamicCache
 
 from saccade.errors import ModelError
 from saccade.interp.effects.joined_pass import CopyRun, Method, run_joined, shorten, uses_interface
-from saccade.interp.effects.parts import (
-    Change,
-    FeedForwardValue,
-    HeadsValue,
-    recorded_streams,
-)
+from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue, recorded_streams
 from saccade.interp.heads.capture import (
     Captured,
     Readable,

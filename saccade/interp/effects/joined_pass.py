@@ -29,8 +29,7 @@ from saccade.interp.effects.parts import Change, FeedForwardValue, HeadsValue, b
 from saccade.interp.heads.attention_weights import NEGATIVE, record_attention
 from saccade.interp.heads.capture import Captured, Readable, agree, run_base
 from saccade.interp.heads.onednn import fast_products
-from saccade.interp.heads.rerun import all_blocks
-from saccade.interp.heads.taps import HeadLayer
+from saccade.interp.heads.taps import HeadLayer, all_blocks
 
 Method: TypeAlias = Literal["joined", "batch", "whole"]
 

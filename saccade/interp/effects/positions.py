@@ -23,8 +23,7 @@ from saccade.errors import UsageError
 from saccade.interp.effects.target import Target
 from saccade.interp.heads.capture import Readable, agree, run_base, run_through
 from saccade.interp.heads.onednn import fast_products
-from saccade.interp.heads.rerun import all_blocks
-from saccade.interp.heads.taps import HeadLayer
+from saccade.interp.heads.taps import HeadLayer, all_blocks
 
 if TYPE_CHECKING:
     from saccade.interp.effects.replacement import Replacement

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from saccade.interp.heads.capture import Readable, agree, capture, run_base
-from saccade.interp.heads.taps import FinalNorm, HeadLayer
+from saccade.interp.heads.taps import FinalNorm, HeadLayer, all_blocks
 
 
 class _Call(NamedTuple):
@@ -99,13 +99,6 @@ def _blocks_from(hf: PreTrainedModel, at: HeadLayer) -> list[nn.Module]:
     """The block of a layer and those after it, with or without heads."""
     blocks = all_blocks(hf, at)
     return blocks[next(i for i, block in enumerate(blocks) if block is at.block) :]
-
-
-def all_blocks(hf: PreTrainedModel, at: HeadLayer) -> list[nn.Module]:
-    """The blocks of the model in order, with or without heads; ``at`` is any layer with heads."""
-    parts = at.path.split(".")
-    depth = next(i for i, part in enumerate(parts) if part.isdigit())
-    return list(hf.get_submodule(".".join(parts[:depth])).children())
 
 
 def _recorded(block: nn.Module, entered: list[Tensor], calls: list[_Call]) -> RemovableHandle:

@@ -138,6 +138,13 @@ class HeadLayer:
     """False if the stream itself is normed after each addition: no direct path to the logits."""
 
 
+def all_blocks(hf: PreTrainedModel, at: HeadLayer) -> list[nn.Module]:
+    """The blocks of the model in order, with or without heads; ``at`` is any layer with heads."""
+    parts = at.path.split(".")
+    depth = next(i for i, part in enumerate(parts) if part.isdigit())
+    return list(hf.get_submodule(".".join(parts[:depth])).children())
+
+
 def find_taps(hf: PreTrainedModel, pattern: str | None = None) -> tuple[HeadLayer, ...]:
     """Find the output projection of every attention layer, in order of depth.
 

@@ -12,14 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from saccade.errors import ModelError, UsageError
 from saccade.interp.effects.copies import run_copies
-from saccade.interp.effects.effects import (
-    HEADS,
-    Effects,
-    Kind,
-    LensLogits,
-    Part,
-    measure_effects,
-)
+from saccade.interp.effects.effects import HEADS, Effects, Kind, LensLogits, Part, measure_effects
 from saccade.interp.effects.joined_pass import CopyRun
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.effects.target import Target

@@ -33,12 +33,7 @@ from saccade.zoo.metrics.sequence_metrics import edit_rate, exact_match
 from saccade.zoo.models.ctc_recogniser import CtcRecogniser
 from saccade.zoo.models.listen_attend_spell import ListenAttendSpell
 from saccade.zoo.objectives.likelihood import token_loss
-from saccade.zoo.recipes.ctc_alignment import (
-    ctc_of,
-    lattice_traces,
-    log_probs_of,
-    recogniser_loss,
-)
+from saccade.zoo.recipes.ctc_alignment import ctc_of, lattice_traces, log_probs_of, recogniser_loss
 from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.datasets import generator_of
