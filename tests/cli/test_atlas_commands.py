@@ -151,3 +151,16 @@ def test_a_folder_with_files_of_others_is_not_replaced(
     assert code == 1
     assert "thesis.txt" in told_in_a_line(err)
     assert (tmp_path / "thesis.txt").read_text(encoding="utf-8") == "years of work"
+
+
+def test_the_python_of_the_guide_runs_as_it_stands(folder, promoted, monkeypatch, capsys):
+    import re
+    from pathlib import Path
+
+    guide = Path(__file__).parents[2] / "docs" / "uses" / "atlas.md"
+    (source,) = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    assert 'load_atlas("atlas")' in source and '" She"' in source
+    monkeypatch.chdir(folder.parent)
+    # The little model of the tests may never promote the token of the guide.
+    exec(compile(source.replace('" She"', repr(promoted)), str(guide), "exec"), {})
+    assert 1 <= len(capsys.readouterr().out.splitlines()) <= 3
