@@ -12,6 +12,9 @@ from .errors import (
     TrainingError,
     UsageError,
 )
+from .interp.atlas.atlas import Atlas, load_atlas, merge_atlases
+from .interp.atlas.atlas_config import AtlasConfig
+from .interp.atlas.build import build_atlas
 from .interp.effects.effects import Effect, measure_effects
 from .interp.effects.replacement import Replacement
 from .interp.heads.intervene import (
@@ -49,6 +52,8 @@ __version__: str
 __all__ = [
     "DEFAULT_MODEL",
     "Ablate",
+    "Atlas",
+    "AtlasConfig",
     "CorpusError",
     "Effect",
     "FitConfig",
@@ -82,17 +87,20 @@ __all__ = [
     "UsageError",
     "__version__",
     "all_recipes",
+    "build_atlas",
     "evaluate_lenses",
     "evaluate_run",
     "find_recipe",
     "fit_lenses",
     "generate",
     "intervene",
+    "load_atlas",
     "load_lenses",
     "load_run",
     "load_trace",
     "mean_z",
     "measure_effects",
+    "merge_atlases",
     "merge_lenses",
     "open_model",
     "push_lenses",

@@ -68,6 +68,8 @@ SHOTS = (
         {"screen": "act", "text": TEXT, "changes": json.dumps(CHANGES), "say": 20},
         height=1150,
     ),
+    Shot("atlas", {"screen": "atlas", "x": "layer", "colour": "matters"}),
+    Shot("atlas-head", {"screen": "atlas", "head": "23.3"}, height=1300),
     Shot("lenses", {"screen": "lenses"}, height=1050),
     Shot("traces", {"screen": "traces"}),
 )
@@ -79,6 +81,9 @@ def screenshots(
     ] = None,
     lens: Annotated[
         list[str] | None, typer.Option(help="A folder or a hub name; repeatable.")
+    ] = None,
+    atlas: Annotated[
+        Path | None, typer.Option(help="The folder of an atlas. Default: that of the model.")
     ] = None,
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Open no model: screenshots of runs only.")
@@ -92,6 +97,7 @@ def screenshots(
     """Take a screenshot of every screen of the viewer, and of every run that can be traced."""
     view = [sys.executable, "-m", "saccade", "view", "--no-browser", *map(str, folders or [])]
     view += [word for each in lens or [] for word in ("--lens", each)]
+    view += ["--atlas", str(atlas)] if atlas else []
     view += ["--no-model"] if no_model else []
     with opened_browser() as browser, served(view) as address:
         shots = {shot.name: shot for shot in (*SHOTS, *run_shots(browser, address))}
@@ -168,7 +174,7 @@ def take(browser: Any, address: str, shot: Shot, folder: Path) -> Path:
     page.set_default_timeout(TIMEOUT)
     state = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in shot.state.items())
     page.goto(f"{address}#{state}")
-    page.wait_for_selector("main .panel, main .gallery")
+    page.wait_for_selector("main .panel, main .gallery, main .empty")
     busy = "() => !!document.querySelector('#opening > *, main [aria-busy], main .waiting')"
     stable = 0
     while stable < STABLE_CHECKS:  # one part may start to load after another

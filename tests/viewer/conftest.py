@@ -122,6 +122,37 @@ def lens_folders(stories, tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def atlas_folder(stories, lens_folders, tmp_path_factory) -> Path:
+    """The atlas of three texts that the little model writes, with two roles that are planted."""
+    from dataclasses import replace
+
+    import saccade
+    from saccade.interp.atlas.atlas_config import AtlasConfig
+    from saccade.interp.atlas.build import build_atlas
+    from saccade.interp.lenses.self_text import sample_batches
+
+    folder, texts = tmp_path_factory.mktemp("atlas"), []
+    for seed, name in enumerate(("red", "green", "blue")):
+        batches = sample_batches(stories, n_tokens=1200, window=61, batch=20, seed=seed)
+        lines = [
+            line
+            for batch in batches
+            for line in stories.tokenizer.batch_decode(batch.ids, skip_special_tokens=True)
+        ]
+        texts.append(str(folder / f"{name}.txt"))
+        Path(texts[-1]).write_text("\n".join(lines), encoding="utf-8")
+    lenses = saccade.load_lenses(lens_folders[0], stories)
+    config = AtlasConfig(tokens=1500, window=48, every=12)
+    atlas = build_atlas(stories, texts, config, lenses=lenses)
+    roles = {
+        f"{layer}.{head}": {"induction": head / 8, "duplicate": layer / 5}
+        for layer, head in atlas.sites
+    }
+    replace(atlas, tables={**atlas.tables, "roles": roles}).save(folder / "atlas")
+    return folder / "atlas"
+
+
+@pytest.fixture(scope="session")
 def opened(stories, lens_folders):
     """The little model and its lenses."""
     import saccade
@@ -168,12 +199,15 @@ def _write_run(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def config(stories, lens_folders, gallery_folder):
+def config(stories, lens_folders, gallery_folder, atlas_folder):
     """What the viewer was started with."""
     from saccade.viewer.worker import ViewConfig
 
     return ViewConfig(
-        model=stories.name, lenses=tuple(map(str, lens_folders)), folders=(gallery_folder,)
+        model=stories.name,
+        lenses=tuple(map(str, lens_folders)),
+        atlas=atlas_folder,
+        folders=(gallery_folder,),
     )
 
 

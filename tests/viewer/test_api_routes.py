@@ -41,6 +41,9 @@ SAMPLES: dict[str, dict[str, Any] | None] = {
     "ranks": {"text": TEXT, "tokens": ["Lily"]},
     "compare": {"text": TEXT, "other": TEXT.replace("girl", "dog"), "token": "Lily"},
     "act": {"text": TEXT, "changes": [{"kind": "ablate", "layer": 1, "head": 3}], "say": 2},
+    "atlas": None,
+    "atlas/3.2": None,
+    "find": {"where": ["layer>2"], "like": "3.2"},
 }
 MAPS = {
     "quality",
@@ -51,6 +54,8 @@ MAPS = {
     "validation",
     "meta",
     "tests",
+    "details",
+    "roles",
 }  # by any name
 
 
@@ -231,11 +236,12 @@ def test_an_answer_has_the_keys_that_the_readme_shows(ask, route):
     assert not difference(shown, served, route)
 
 
-def test_a_run_and_a_trace_have_the_keys_that_the_readme_shows(ask):
+def test_what_is_asked_for_by_name_has_the_keys_that_the_readme_shows(ask):
     readme = sections()
     whole = {**readme["runs"][0][0], **readme["runs"][1]}
     assert not difference(whole, ask("runs/adding-gru"), "run")
     assert not difference(readme["trace"][0][0], ask("traces/dog"), "trace")
+    assert not difference(readme["atlas/NAME"][0], ask("atlas/3.2"), "head")
 
 
 def test_the_page_does_not_wait_for_torch(tmp_path):

@@ -22,6 +22,7 @@ from saccade.store.folder import read_folder, write_folder
 from saccade.store.schema import conform
 
 if TYPE_CHECKING:
+    from saccade.interp.atlas.search import Found
     from saccade.interp.heads.model import LanguageModel
 
 RECORDS, SUMS, TEXT, EXTRA = (
@@ -194,6 +195,51 @@ class Atlas:
         """The names of the metrics that some head has."""
         rows = [self.metric_row(at) for at in range(len(self.sites))]
         return list(dict.fromkeys(k for row in rows for k, v in row.items() if v is not None))
+
+    def find(
+        self,
+        *,
+        token: str | None = None,
+        suppressed: str | None = None,
+        role: str | None = None,
+        where: Sequence[str] = (),
+        like: tuple[int, int] | None = None,
+        matters_in: str | None = None,
+        not_in: str | None = None,
+    ) -> list[Found]:
+        """The heads for which all conditions hold, ranked by the first of them.
+
+        Args:
+            token: they promote it at some position; a word stands for itself with and without the
+                space before it, " Paris" for that token alone.
+            suppressed: they suppress this token.
+            role: ranked by their score for it.
+            where: ranges of metrics, such as ``"kl>0.01"`` or ``"role.induction>=0.2"``.
+            like: ranked by how similar their effects are to this head's at the same positions.
+            matters_in: their effects are larger in this source of the text than in the others.
+            not_in: the source to compare ``matters_in`` with, instead of all others.
+
+        Raises:
+            UsageError: no head promotes the token (the nearest ones are named), or there is no such
+                role, metric, head or source.
+
+        Example:
+            >>> atlas = load_atlas("atlas")  # doctest: +SKIP
+            >>> atlas.find(token=" Paris", where=["kl>0.01"])[0].name  # doctest: +SKIP
+            >>> atlas.find(like=(12, 3))[:5]  # doctest: +SKIP
+        """
+        from saccade.interp.atlas.search import Query, find_heads
+
+        query = Query(
+            token=token,
+            suppressed=suppressed,
+            role=role,
+            where=where,
+            like=like,
+            matters_in=matters_in,
+            not_in=not_in,
+        )
+        return find_heads(self, query)
 
     def check_model(self, model: LanguageModel) -> None:
         """Refuse a model that this is not the atlas of."""
