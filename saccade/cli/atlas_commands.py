@@ -12,7 +12,9 @@ import typer
 
 from saccade.cli.options import (
     DEFAULT_OPTIONS,
+    HeadsShown,
     Json,
+    JsonOfHeads,
     LensName,
     ModelOptions,
     showing_progress,
@@ -176,8 +178,8 @@ def atlas_show(
     by: Annotated[
         str, typer.Option(help="Rank all heads by this metric, such as kl, matters, previous.")
     ] = "kl",
-    heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    heads: HeadsShown = 20,
+    as_json: JsonOfHeads = False,
 ) -> None:
     """Show the heads of an atlas, or everything about one head.
 
@@ -308,8 +310,8 @@ def atlas_find(
         str | None, typer.Option(help="Compare with this source. Default: all others.")
     ] = None,
     atlas: AtlasFolder = None,
-    heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    heads: HeadsShown = 20,
+    as_json: JsonOfHeads = False,
 ) -> None:
     """Find heads in an atlas; all conditions must hold, the first one ranks.
 

@@ -14,6 +14,8 @@ from saccade.cli.options import (
     LensName,
     LensPlugin,
     ModelOptions,
+    MostTokens,
+    Window,
     load_plugin,
     showing_progress,
     with_model_options,
@@ -226,10 +228,8 @@ def lens_transfer(
     layer: Annotated[
         list[int] | None, typer.Option(help="Only these layers; can be repeated.")
     ] = None,
-    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = FitConfig.window,
-    tokens: Annotated[
-        int, typer.Option(help="Read at most this many tokens of the text.")
-    ] = FitConfig.tokens,
+    window: Window = FitConfig.window,
+    tokens: MostTokens = FitConfig.tokens,
     as_json: Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the extra KL, layers x layers.")

@@ -9,6 +9,9 @@ import typer
 
 from saccade.cli.options import (
     DEFAULT_OPTIONS,
+    HeadsShown,
+    JsonFile,
+    JsonOfHeads,
     LensName,
     ModelOptions,
     refuse_trusted_stdin,
@@ -63,12 +66,12 @@ def find_bias(
         int, typer.Option(help="Number of bootstrap draws.", min=100, max=100_000)
     ] = 2000,
     seed: Annotated[Seed, typer.Option(help="Seed of those draws.")] = 0,
-    heads: Annotated[int, typer.Option(help="Number of heads to show.", min=1)] = 12,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")] = False,
+    heads: HeadsShown = 12,
+    as_json: JsonOfHeads = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the differences, layers x heads.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Find the heads whose lens gives more to some words after one prompt than after its partner.
 

@@ -13,6 +13,7 @@ import typer
 from saccade.cli.options import (
     DEFAULT_OPTIONS,
     Json,
+    JsonFile,
     LensName,
     ModelOptions,
     refuse_trusted_stdin,
@@ -158,7 +159,7 @@ def guard_eval(
     ] = 300,
     seed: Annotated[Seed, typer.Option(help="Seed of the generated prompts.")] = 1,
     as_json: Json = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Evaluate a guard on ordinary and injected prompts with held-out templates and texts.
 

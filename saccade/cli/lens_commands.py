@@ -16,6 +16,8 @@ from saccade.cli.options import (
     LensName,
     LensPlugin,
     ModelOptions,
+    MostTokens,
+    Window,
     load_plugin,
     showing_progress,
     with_model_options,
@@ -154,10 +156,8 @@ def lens_eval(
     best: Annotated[
         str | None, typer.Option(help="The best known lenses; shows the share of their gain.")
     ] = None,
-    window: Annotated[int, typer.Option(help="Tokens in a window of text.")] = FitConfig.window,
-    tokens: Annotated[
-        int, typer.Option(help="Read at most this many tokens of the text.")
-    ] = 262_144,
+    window: Window = FitConfig.window,
+    tokens: MostTokens = 262_144,
     show_all: Annotated[bool, typer.Option("--all", help="A row for every head.")] = False,
     as_json: Json = False,
     png: Annotated[

@@ -32,6 +32,14 @@ from saccade.cli.atlas_commands import (
     atlas_merge,
     atlas_show,
 )
+from saccade.cli.circuit_commands import (
+    HEADS_EDGE_EXAMPLES,
+    HEADS_FLOW_EXAMPLES,
+    HEADS_PATHS_EXAMPLES,
+    heads_edge,
+    heads_flow,
+    heads_paths,
+)
 from saccade.cli.data_commands import DATA_FETCH_EXAMPLES, DATA_LIST_EXAMPLES, data_fetch, data_list
 from saccade.cli.edit import EDIT_EXAMPLES, edit
 from saccade.cli.fidelity_commands import (
@@ -51,12 +59,8 @@ from saccade.cli.guard_commands import (
     guard_score,
 )
 from saccade.cli.heads_commands import (
-    HEADS_FLOW_EXAMPLES,
-    HEADS_PATHS_EXAMPLES,
     HEADS_RANK_EXAMPLES,
     HEADS_ROLES_EXAMPLES,
-    heads_flow,
-    heads_paths,
     heads_rank,
     heads_roles,
 )
@@ -152,6 +156,7 @@ saccade lens eval --corpus wiki.txt --json
             "roles": Command(heads_roles, HEADS_ROLES_EXAMPLES),
             "flow": Command(heads_flow, HEADS_FLOW_EXAMPLES),
             "paths": Command(heads_paths, HEADS_PATHS_EXAMPLES),
+            "edge": Command(heads_edge, HEADS_EDGE_EXAMPLES),
         },
         about="What single heads do: for a token after a prompt, and in general.",
         examples="""

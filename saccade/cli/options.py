@@ -72,6 +72,19 @@ Chat = Annotated[
     bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonOfHeads = Annotated[bool, typer.Option("--json", help="Print JSON, with every head.")]
+JsonFile = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]
+HtmlFile = Annotated[Path | None, typer.Option(help="Write an interactive page to this HTML file.")]
+GifFile = Annotated[
+    Path | None, typer.Option(help="Write an animation to this GIF file, for traces over an image.")
+]
+HeadsShown = Annotated[int, typer.Option(help="Number of heads to show.", min=1)]
+Window = Annotated[int, typer.Option(help="Tokens in a window of text.")]
+MostTokens = Annotated[int, typer.Option(help="Read at most this many tokens of the text.")]
+Against = Annotated[
+    str | None,
+    typer.Option(help="Token whose logit is subtracted. Default: the mean of all tokens."),
+]
 
 _MOST_INT = 2**63 - 1  # what a tensor can hold
 _INFO = typer.Option().__class__, typer.Argument().__class__

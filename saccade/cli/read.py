@@ -14,6 +14,7 @@ import typer
 from saccade.cli.options import (
     DEFAULT_OPTIONS,
     Ablate,
+    Against,
     Chat,
     Json,
     LensName,
@@ -71,10 +72,7 @@ def read(
             "tokens, the first is taken, with a note."
         ),
     ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Token whose logit is subtracted. Default: the mean of all tokens."),
-    ] = None,
+    against: Against = None,
     by: Annotated[
         Literal["effect", "token", "direct", "lens", "quality"] | None,
         typer.Option(

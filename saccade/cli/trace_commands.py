@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import DataFolder, Json, RecipePlugin, RunFolder, load_plugin
+from saccade.cli.options import (
+    DataFolder,
+    GifFile,
+    HtmlFile,
+    Json,
+    RecipePlugin,
+    RunFolder,
+    load_plugin,
+)
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import StoreError, UsageError
 
@@ -39,13 +47,8 @@ def trace(
         Path | None, typer.Option(help="Save the trace in this folder, for `saccade plot`.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Write a plot to this PNG file.")] = None,
-    gif: Annotated[
-        Path | None,
-        typer.Option(help="Write an animation to this GIF file, for traces over an image."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write an interactive page to this HTML file.")
-    ] = None,
+    gif: GifFile = None,
+    html: HtmlFile = None,
     data: DataFolder = None,
     as_json: Json = False,
     plugin: RecipePlugin = None,
@@ -185,13 +188,8 @@ def plot(
     png: Annotated[
         Path | None, typer.Option(help="The PNG file; default: the folder's name with .png.")
     ] = None,
-    gif: Annotated[
-        Path | None,
-        typer.Option(help="Write an animation to this GIF file, for traces over an image."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write an interactive page to this HTML file.")
-    ] = None,
+    gif: GifFile = None,
+    html: HtmlFile = None,
     as_json: Json = False,
 ) -> None:
     """Plot a trace as an image or a page, or the loss and the score of a run as an image."""

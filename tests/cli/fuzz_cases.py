@@ -76,6 +76,10 @@ BASES: dict[str, list[list[str]]] = {
     "heads roles": [["--role", "previous", *MODEL, *JSON]],
     "heads flow": [[PROMPT, "--token", "ball", *MODEL, *JSON]],
     "heads paths": [[PROMPT, "--token", "ball", "--to", "1.1", *MODEL, *JSON]],
+    "heads edge": [
+        [PROMPT, "--head", "1.1", "--key", "2", "--against", "1", *MODEL, *JSON],
+        [PROMPT, "--head", "1.1", "--query", "4", "--key", "2", "--parts", "3", *MODEL],
+    ],
     "atlas build": [[*MODEL, *TEXT, *FEW, "--every", "8", "--head", "1", "--out", "atlas", *JSON]],
     "atlas show": [["1.0", "--atlas", "@atlas", *JSON], ["--atlas", "@atlas", *JSON]],
     "atlas find": [["--where", "kl>0", "--atlas", "@atlas", *JSON]],

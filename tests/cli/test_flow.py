@@ -1,4 +1,4 @@
-"""`saccade heads flow` and `saccade heads paths` show the graph of one prediction."""
+"""`saccade heads flow` and `paths` show the graph of one prediction, `edge` why a head looks."""
 
 import json
 
@@ -59,3 +59,42 @@ def test_paths_measures_the_heads_that_come_first(model, capsys):
 def test_a_path_that_is_not_there_is_refused(model, capsys, options, words):
     assert main(["heads", "paths", TEXT, "--token", "saw", *options, *model]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_edge_prints_parts_that_add_up_to_the_score(model, capsys):
+    options = ["--head", "4.3", "--key", "5", "--parts", "3"]
+    assert main(["heads", "edge", TEXT, *options, *model]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    score = float(lines[0].rpartition(" ")[2])
+    assert lines[0].startswith("4.3 from ") and "@5 (" in lines[0]
+    rows = [line.split() for line in lines[2:6]]
+    assert [row[:2] for row in rows[3:]] == [["all", "others"]]
+    for side in (-1, 1):
+        values = [float(row[side]) for row in rows[:3]]
+        values.append(float(rows[3][-1 if side < 0 else 2]))
+        assert sum(values) == pytest.approx(score, abs=0.03)
+    assert "by rotary position alone" in lines[-1]
+    assert main(["heads", "edge", TEXT, *options, "--against", "2", "--json", *model]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["layer"], found["head"], found["key"], found["against"]) == (4, 3, 5, 2)
+    for side in ("query_parts", "key_parts"):
+        total = sum(part["value"] for part in found[side])
+        assert total == pytest.approx(found["score"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--head", "nine", "--key", "1"], "expected a head such as 9.6, got 'nine'"),
+        (["--head", "99.0", "--key", "1"], "no layer 99"),
+        (["--head", "4.99", "--key", "1"], "no head 99 in layer 4"),
+        (["--head", "4.0", "--key", "500"], "no position 500"),
+        (["--head", "4.0", "--key", "5", "--query", "3"], "comes after the query"),
+        (["--head", "4.0", "--key", "5", "--against", "5"], "both keys are at position 5"),
+    ],
+)
+def test_an_edge_that_is_not_there_is_refused(model, capsys, options, words):
+    assert main(["heads", "edge", TEXT, *options, *model]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.splitlines()) == 2  # the error, and its hint

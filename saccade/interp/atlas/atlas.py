@@ -22,7 +22,7 @@ from saccade.store.folder import read_folder, write_folder
 from saccade.store.schema import conform
 
 if TYPE_CHECKING:
-    from saccade.interp.atlas.search import Found
+    from saccade.interp.atlas.finder import Found
     from saccade.interp.heads.model import LanguageModel
 
 RECORDS, SUMS, TEXT, EXTRA = (
@@ -228,7 +228,7 @@ class Atlas:
             >>> atlas.find(token=" Paris", where=["kl>0.01"])[0].name  # doctest: +SKIP
             >>> atlas.find(like=(12, 3))[:5]  # doctest: +SKIP
         """
-        from saccade.interp.atlas.search import Query, find_heads
+        from saccade.interp.atlas.finder import Query, find_heads
 
         query = Query(
             token=token,

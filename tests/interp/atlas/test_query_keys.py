@@ -247,6 +247,22 @@ def test_the_directions_of_an_atlas_separate_better_than_random_ones(atlas, why)
     assert sum(better) > 0.9 * len(better)
 
 
+def test_atlas_show_prints_the_directions_of_a_head(atlas, why, tmp_path, capsys):
+    import json
+
+    from saccade.cli.main import main
+
+    atlas.save(tmp_path / "a")
+    assert main(["atlas", "show", "3.2", "--atlas", str(tmp_path / "a")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (start,) = (at for at, line in enumerate(lines) if line.startswith("why "))
+    assert f"{why['3.2']['auroc']:.2f}" in lines[start]
+    for each, line in zip(why["3.2"]["directions"], lines[start + 1 : start + 5], strict=True):
+        assert each["name"] in line and repr(each["key_tokens"][0]["text"]) in line
+    assert main(["atlas", "show", "3.2", "--atlas", str(tmp_path / "a"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["why"] == why["3.2"]
+
+
 def test_the_whole_score_separates_as_the_weights_of_hugging_face_do(stories, atlas, why):
     """The order of scores is that of weights, so that the number needs no queries and keys."""
     windows = atlas.windows[held_out(atlas.windows)]
