@@ -393,7 +393,6 @@ def atlas_merge(
 ATLAS_EXPORT_EXAMPLES = """
 saccade atlas export --to site --out atlas-pages
 saccade atlas export --to page --head 9.8 --out head-9.8.html
-saccade atlas export --to headvis --out headvis-data --json
 """
 
 

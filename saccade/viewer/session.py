@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from cachetools import LRUCache
 
@@ -100,22 +101,23 @@ class Status:
     examples: list[str]
 
 
-class ModelServices(NamedTuple):
-    """What answers questions about the open model."""
+@final
+class ModelServices:
+    """What answers questions about the open model. Made by the worker: torch takes seconds."""
 
-    runs: ModelRuns
-    readings: ReadingService
-    effects: EffectService
-
-    @classmethod
-    def of(cls, opened: OpenedModel) -> ModelServices:
-        """Imports torch, so it may take seconds."""
-        from saccade.viewer.effect_service import EffectService
+    def __init__(self, opened: OpenedModel) -> None:
         from saccade.viewer.model_runs import ModelRuns
         from saccade.viewer.reading_service import ReadingService
 
-        runs = ModelRuns(opened)
-        return cls(runs, ReadingService(runs), EffectService(runs))
+        self.runs: ModelRuns = ModelRuns(opened)
+        self.readings: ReadingService = ReadingService(self.runs)
+
+    @cached_property
+    def effects(self) -> EffectService:
+        """Made by the first question about attribution or flow."""
+        from saccade.viewer.effect_service import EffectService
+
+        return EffectService(self.runs)
 
 
 @final
@@ -149,7 +151,7 @@ class Session:
 
     def use(self, opened: OpenedModel) -> None:
         """Use a model that is open already."""
-        self._services, self._problem = ModelServices.of(opened), opened.problem
+        self._services, self._problem = ModelServices(opened), opened.problem
         self.state = "ready"
 
     def now(self) -> Status:
@@ -220,7 +222,7 @@ class Session:
 
     def _open_services(self, progress: Progress) -> ModelServices:
         """Runs in the worker's thread, so that slow imports block nobody."""
-        return ModelServices.of(open_model_and_lenses(self.config, progress))
+        return ModelServices(open_model_and_lenses(self.config, progress))
 
     @property
     def services(self) -> ModelServices:

@@ -15,7 +15,7 @@ def folder(stories, story, tmp_path_factory):
 
     root = tmp_path_factory.mktemp("atlas")
     text = story(root / "story.txt", sentences=200)
-    config = AtlasConfig(tokens=600, window=31, every=10)
+    config = AtlasConfig(tokens=600, window=31, every=10, roles="none")
     build_atlas(stories, text, config, save_to=root / "atlas")
     return root / "atlas"
 

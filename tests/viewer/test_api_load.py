@@ -110,7 +110,7 @@ def test_status_answers_while_the_model_works(config, opened, served):
         assert go.wait(20)
         return {"model": "", "seed": 0, "heads": []}
 
-    session._services.roles = slow
+    session._services.readings.roles = slow
     with served(session) as url, ThreadPoolExecutor(1) as other:
         asked = other.submit(httpx.get, f"{url}/api/roles", timeout=30)
         for _ in range(200):

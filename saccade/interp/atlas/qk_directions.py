@@ -90,7 +90,7 @@ def separation(
 
     >>> weights = torch.tensor([0.0, 0.25, 0.75])
     >>> float(separation(torch.tensor([1.0, 2.0, 3.0]), weights, 1 - weights))
-    0.828125
+    0.875
     """
     order = scores.sort(-1)
     yes, no = (each.expand_as(scores).gather(-1, order.indices) for each in (attended, unattended))
