@@ -59,6 +59,7 @@ def translate(
     from saccade.zoo.recipes.run import load_run
 
     opened = load_run([folder, *(also or [])])
+    sentences = opened.named_files(sentences)
     found: list[Translated] = []
     with showing_progress(is_quiet=len(sentences) <= TOGETHER) as progress:
         for start in range(0, len(sentences), TOGETHER):

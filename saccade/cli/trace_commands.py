@@ -67,6 +67,8 @@ def trace(
     from saccade.zoo.recipes.run import load_run
 
     opened = load_run(folder)
+    if text != STDIN:
+        (given,) = opened.named_files([given])
     traces = opened.trace(given, data=data)
     (unknown,) = note_unknown(opened, [given], data=data)
     for trace, path in _named(traces, out):

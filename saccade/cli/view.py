@@ -62,6 +62,10 @@ def view(
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address.")
     ] = False,
+    no_token: Annotated[
+        bool,
+        typer.Option("--no-token", help="Let every user of this machine in, without a token."),
+    ] = False,
     route: Annotated[
         str | None,
         typer.Option("--print", help="Print the answer of a route as JSON; start no server."),
@@ -80,8 +84,9 @@ def view(
 ) -> None:
     """Open a page with the lens predictions of every head and the traces of trained models.
 
-    The page is served on this machine only, and no data leave it. It draws JSON, and --print prints
-    the same JSON: saccade/viewer/README.md lists the routes. Ctrl-C stops it.
+    The page is served on this machine only, to those who have the printed address; no data leave
+    it. It draws JSON, and --print prints the same JSON: saccade/viewer/README.md lists the routes.
+    Ctrl-C stops it.
     """
     refuse_trusted_stdin(ask, trust_remote_code=model.trust_remote_code)
     load_plugin(plugin)
@@ -114,24 +119,22 @@ def view(
     elif save is not None:
         _save(config, text, save)
     else:
-        _serve(config, host=host, port=port, is_opening_browser=not no_browser)
+        from saccade.viewer.server import serve
+
+        serve(
+            config,
+            host=host,
+            port=port,
+            has_token=not no_token,
+            on_address=_show_address,
+            is_opening_browser=not no_browser,
+        )
 
 
-def _serve(config: ViewConfig, *, host: str, port: int | None, is_opening_browser: bool) -> None:
-    from saccade.viewer.server import serve
-
-    def show_address(url: str) -> None:
-        typer.echo(url)
-        typer.echo("Ctrl-C stops it", err=True)
-        sys.stdout.flush()  # a parent process reads the address from here
-
-    serve(
-        config,
-        host=host,
-        port=port,
-        on_address=show_address,
-        is_opening_browser=is_opening_browser,
-    )
+def _show_address(url: str) -> None:
+    typer.echo(url)
+    typer.echo("Ctrl-C stops it", err=True)
+    sys.stdout.flush()  # a parent process reads the address from here
 
 
 def _question(ask: str) -> dict[str, Any]:

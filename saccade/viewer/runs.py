@@ -167,6 +167,7 @@ class Gallery:
 
     def trace(self, question: TraceQuestion, _: Progress) -> list[TraceJson]:
         """Traces of a trained system on an input: as `saccade trace RUN INPUT --json`."""
+        from saccade.zoo.recipes.recipe import InputFile
         from saccade.zoo.recipes.run import load_run
 
         path, text = self._path(question.run, is_run=True), question.input
@@ -175,7 +176,8 @@ class Gallery:
         opened = self._open.get(question.run)
         if opened is None:
             opened = self._open[question.run] = load_run(path)
-        return [trace.to_dict() for trace in opened.trace(text, data=self._data)]
+        given = text if question.file is None else InputFile(text, question.file)
+        return [trace.to_dict() for trace in opened.trace(given, data=self._data)]
 
     def traces(self) -> tuple[SavedTrace, ...]:
         """All saved traces in the folders."""

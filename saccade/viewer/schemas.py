@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints
 
 MOST_TOKENS = 1024
 MOST_CHARACTERS = 20_000
@@ -202,10 +202,13 @@ class ActQuestion(Question):
 
 
 class TraceQuestion(Question):
-    """Traces of a trained system on an input."""
+    """Traces of a trained system on an input: a number, a text, or the bytes of a file."""
 
     run: Name
     input: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+    """With ``file``, its name; never a path."""
+    file: Annotated[Base64Bytes, Field(min_length=1)] | None = None
+    """An image, a sound or strokes, in base64."""
 
 
 class FindQuestion(Question):

@@ -12,7 +12,6 @@ import ipaddress
 import secrets
 import socket
 from functools import partial
-from http.cookies import SimpleCookie
 from typing import Any, NamedTuple, final
 from urllib.parse import parse_qs
 
@@ -22,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BYTES = 256 * 1024  # of the body of a request
 BODY_SECONDS = 15.0  # for the body of a request to arrive
-COOKIE = "saccade-token"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 POLICY = (
@@ -46,7 +44,12 @@ class Address(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 0
     token: str = ""
-    """Empty on loopback."""
+    """Empty if none is required."""
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie with the token: browsers send cookies to all ports of a host."""
+        return f"saccade-token-{self.port}"
 
     @property
     def url(self) -> str:
@@ -135,16 +138,24 @@ class SecurityMiddleware:
         if scope["path"] == "/" and _same(given, token):
             # Move the token out of the URL, where it would be copied with a link.
             reply = RedirectResponse("/", status_code=303)
-            reply.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            reply.set_cookie(self._address.cookie, token, httponly=True, samesite="strict")
             return reply
-        cookies = SimpleCookie()
-        cookies.load(headers.get("cookie", ""))
-        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
+        cookie = _cookie(headers.get("cookie", ""), self._address.cookie)
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         is_bearer = scheme.lower() == "bearer" and _same(bearer.strip(), token)
         if is_bearer or _same(cookie, token):
             return None
         return problem(403, "a token is required", "open the address that was printed")
+
+
+def _cookie(header: str, name: str) -> str:
+    """The value of a cookie; what other programs on this host set may be no valid header.
+
+    >>> _cookie("a[]=1; saccade-token-80=x; ;", "saccade-token-80")
+    'x'
+    """
+    pairs = (each.strip().partition("=") for each in header.split(";"))
+    return next((value for key, _, value in pairs if key == name), "")
 
 
 def problem(status: int, error: str, hint: str) -> JSONResponse:

@@ -48,10 +48,18 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
-def new_address(host: str, port: int) -> Address:
-    """Address of the server, with a new token unless it is on loopback."""
-    token = "" if is_loopback(host) else secrets.token_urlsafe(24)
-    return Address(host=host, port=port, token=token)
+def new_address(host: str, port: int, *, has_token: bool = True) -> Address:
+    """Address of the server, with a new token: other users of a machine reach its loopback too.
+
+    Raises:
+        UsageError: without a token on an address that other machines reach.
+    """
+    if not has_token and not is_loopback(host):
+        raise UsageError(
+            f"{host} can be reached by other machines: --no-token is for 127.0.0.1 alone",
+            hint="leave out --no-token, and open the address that is printed",
+        )
+    return Address(host=host, port=port, token=secrets.token_urlsafe(24) if has_token else "")
 
 
 def serve(
@@ -59,6 +67,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
+    has_token: bool = True,
     on_address: Callable[[str], None],
     is_opening_browser: bool = True,
 ) -> None:
@@ -66,11 +75,12 @@ def serve(
 
     Args:
         port: default: the first free one.
+        has_token: whether requests need the token of the printed address.
         on_address: called with the URL as soon as the server listens.
         is_opening_browser: whether to open the page, if there is a browser.
     """
     with listen(host, port) as at:
-        address = new_address(host, at.getsockname()[1])
+        address = new_address(host, at.getsockname()[1], has_token=has_token)
         app = make_app(Session(config), address)
         server = uvicorn.Server(
             uvicorn.Config(

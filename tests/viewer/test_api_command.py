@@ -14,7 +14,9 @@ import pytest
 def test_it_prints_its_address_serves_and_stops_on_ctrl_c(gallery_folder):
     command = [sys.executable, "-m", "saccade", "view", str(gallery_folder), "--no-model"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, "--no-browser", "--port", "0"], **pipes) as process:
+    with subprocess.Popen(
+        [*command, "--no-browser", "--no-token", "--port", "0"], **pipes
+    ) as process:
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:")
         assert _patiently(f"{url}api/status").json()["state"] == "none"
@@ -44,14 +46,37 @@ def test_the_first_free_port_is_taken_and_a_taken_one_refused():
             serving.listen("127.0.0.1", taken)
 
 
-def test_every_address_but_loopback_gets_a_token():
+def test_every_address_gets_a_token_of_its_own_and_only_loopback_can_do_without():
+    from saccade.errors import UsageError
     from saccade.viewer.server import new_address
 
+    tokens = set()
     for host in ("127.0.0.1", "127.8.9.1", "::1", "localhost"):
-        assert not new_address(host, 1).token
+        tokens.add(new_address(host, 1).token)
+        assert not new_address(host, 1, has_token=False).token
     for host in ("0.0.0.0", "::", "192.168.0.7", "example.org"):
-        assert new_address(host, 1).token
-    assert new_address("::1", 80).url == "http://[::1]:80/"
+        tokens.add(new_address(host, 1).token)
+        with pytest.raises(UsageError, match="can be reached by other machines"):
+            new_address(host, 1, has_token=False)
+    assert len(tokens) == 8 and min(map(len, tokens)) >= 32
+    assert new_address("::1", 80, has_token=False).url == "http://[::1]:80/"
+
+
+def test_the_printed_address_lets_its_reader_in_and_nobody_else(gallery_folder):
+    command = [sys.executable, "-m", "saccade", "view", str(gallery_folder), "--no-model"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "--no-browser", "--port", "0"], **pipes) as process:
+        url = process.stdout.readline().strip()
+        bare = url.partition("?")[0]
+        assert _patiently(f"{bare}api/runs").status_code == 403
+        with httpx.Client(follow_redirects=True, timeout=30) as reader:
+            assert reader.get(url).url == bare  # the token is no longer in the address
+            assert {run["name"] for run in reader.get(f"{bare}api/runs").json()} == {
+                "adding-gru",
+                "damaged",
+            }
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
 
 
 @pytest.mark.parametrize(

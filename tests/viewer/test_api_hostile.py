@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -97,6 +98,60 @@ def test_no_path_leads_out_of_the_folders(client, path):
 def test_a_trace_is_asked_for_by_name_only(client, run):
     reply = client.post("/api/trace", json={"run": run, "input": "a b"})
     assert reply.status_code in (404, 422)
+
+
+@pytest.fixture(scope="module")
+def ram(little_mnist, tmp_path_factory):
+    """A gallery with a run that looks at images, and an image file that is not in it."""
+    from PIL import Image
+
+    from saccade.viewer.runs import Gallery
+    from saccade.zoo.recipes.recipe import find_recipe
+    from saccade.zoo.recipes.run import train_recipe
+    from saccade.zoo.training.settings import with_settings
+
+    folder = tmp_path_factory.mktemp("ram")
+    recipe = find_recipe("ram-mnist")
+    settings = with_settings(recipe.settings, ["d_hidden=8", "steps=1", "batch=8"])
+    train_recipe(recipe, folder / "runs" / "ram", settings=settings, data=little_mnist)
+    Image.new("L", (28, 28), 77).save(folder / "secret.png")
+    return Gallery([folder / "runs"], data=little_mnist), folder / "secret.png"
+
+
+@pytest.mark.parametrize("form", ["{}", " {} ", "./{}", "file://{}"])
+def test_the_input_of_a_trace_is_never_a_path(ram, form):
+    from saccade.errors import UsageError
+    from saccade.viewer.schemas import TraceQuestion
+
+    gallery, secret = ram
+    said = set()
+    for path in (secret, secret.with_name("nothing.png")):
+        question = TraceQuestion(run="ram", input=form.format(path))
+        with pytest.raises(UsageError) as refused:
+            gallery.trace(question, lambda *_: None)
+        said.add(str(refused.value).replace(path.name, ""))
+    assert len(said) == 1  # nothing tells which files there are
+
+
+def test_an_image_is_sent_as_bytes(ram):
+    from pydantic import ValidationError
+
+    from saccade.errors import UsageError
+    from saccade.viewer.schemas import TraceQuestion
+
+    gallery, picture = ram
+
+    def ask(name, data):
+        asked = {"run": "ram", "input": name, "file": data}
+        return gallery.trace(TraceQuestion.model_validate(asked), lambda *_: None)
+
+    (found,) = ask("digit.png", base64.b64encode(picture.read_bytes()))
+    (usual,) = gallery.trace(TraceQuestion(run="ram", input="3"), lambda *_: None)
+    assert found["steps"] == usual["steps"] and found["image"] != usual["image"]
+    with pytest.raises(UsageError, match=r"text\.png is no image"):
+        ask("text.png", base64.b64encode(b"no image"))
+    with pytest.raises(ValidationError):
+        ask("digit.png", "?!")
 
 
 def test_a_link_out_of_a_folder_is_not_followed(gallery_folder, tmp_path):
@@ -224,13 +279,12 @@ def test_a_model_error_shows_and_the_server_lives_on(client, session, monkeypatc
     assert client.post("/api/reading", json={"text": TEXT}).status_code == 200
 
 
-def test_another_address_needs_the_token(session):
+def test_an_address_with_a_token_needs_it(session):
     from fastapi.testclient import TestClient
 
     from saccade.viewer.app import make_app
     from saccade.viewer.server import new_address
 
-    assert new_address("127.0.0.1", 80).token == "" == new_address("localhost", 80).token
     address = new_address("0.0.0.0", 8765)
     assert len(address.token) >= 32 and address.token in address.url
     with TestClient(make_app(session, address), base_url="http://10.0.0.7:8765") as client:
@@ -243,4 +297,10 @@ def test_another_address_needs_the_token(session):
         assert opened.status_code == 303 and opened.headers["location"] == "/"
         cookie = opened.headers["set-cookie"]
         assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+        assert cookie.startswith("saccade-token-8765=")  # viewers on two ports keep both
         assert client.get("/api/status").status_code == 200  # the cookie is kept
+        # Cookies that other programs set on this host, and that no parser accepts.
+        others = f'a[b]=1; {cookie.partition(";")[0]}; x="; @'
+        assert client.get("/api/status", headers={"Cookie": others}).status_code == 200
+        client.cookies.clear()
+        assert client.get("/api/status", headers={"Cookie": 'a[b]=1; x="'}).status_code == 403

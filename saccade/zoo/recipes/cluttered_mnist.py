@@ -150,6 +150,8 @@ Settings = DiffRamSettings | EdramSettings | StnSettings
 class ClutteredRecipe(Recipe):
     """A digit among clutter; a subclass has the model, its loss, and the trace of one image."""
 
+    reads_files = True
+
     task: str = "scenes"
     metric: str = "error"
     is_better: Literal["less", "more"] = "less"

@@ -100,6 +100,8 @@ class DramSettings:
 class DramRecipe(Recipe):
     """DRAM on scenes with two digits; forward and backward runs can be combined."""
 
+    reads_files = True
+
     system: str = "dram"
     task: str = "scenes"
     metric: str = "error"

@@ -73,6 +73,8 @@ class DrawSettings:
 class DrawRecipe(Recipe):
     """DRAW on binarised digits, evaluated by the bound on their likelihood."""
 
+    reads_files = True
+
     system: str = "draw"
     task: str = "binarised"
     metric: str = "nats"

@@ -83,6 +83,8 @@ class FovealSettings:
 class FovealRecipe(Recipe):
     """A Boltzmann machine that integrates glimpses, and a controller that places them."""
 
+    reads_files = True
+
     system: str = "foveal_rbm"
     task: str = "scenes"
     metric: str = "error"

@@ -25,14 +25,14 @@ from saccade.zoo.metrics.sequence_metrics import edit_rate, exact_match
 from saccade.zoo.models.ctc_recogniser import CtcRecogniser
 from saccade.zoo.models.ngram import NgramLanguageModel
 from saccade.zoo.recipes.ctc_alignment import lattice_traces, log_probs_of, recogniser_loss
-from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
+from saccade.zoo.recipes.recipe import InputFile, Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.pen_words import (
     D_FRAME,
     PenBatches,
     PenWords,
+    parse_strokes,
     pen_words,
-    read_pen_file,
     read_pen_words,
 )
 from saccade.zoo.tasks.speech import Frames
@@ -94,6 +94,8 @@ class CtcWordSettings:
 @dataclass(frozen=True, kw_only=True)
 class CtcWordRecipe(Recipe):
     """A CTC recogniser of pen strokes, decoded with n-grams of the letters of training words."""
+
+    reads_files = True
 
     system: str = "ctc_recogniser"
     task: str = "pen_words"
@@ -209,16 +211,16 @@ def _search(run: TrainedRun, *, beam: int) -> Search:
 
 def _said(run: TrainedRun, text: str, *, data: Path | None = None) -> Frames:
     """Log-probabilities for the word that a user names."""
-    tokenizer, text = _tokenizer(run.kept), text.strip()
-    if text.isdecimal():
+    tokenizer = _tokenizer(run.kept)
+    if isinstance(text, InputFile):
+        words, number = pen_words([""], [parse_strokes(text.data, text)]), 0
+    elif text.strip().isdecimal():
         words, number = read_pen_words(data).test, int(text)
         if number >= len(words):
             raise UsageError(
                 f"expected the number of a test word, 0 to {len(words) - 1}, got {number}",
                 hint="for example 0",
             )
-    elif Path(text).is_file():
-        words, number = pen_words([""], [read_pen_file(text)]), 0
     else:
         raise UsageError(
             f"expected the number of a test word or a JSON file with strokes, got {text!r}",

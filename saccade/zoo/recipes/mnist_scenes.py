@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.errors import MissingPackageError, UsageError
 from saccade.trace.trace import ImageTrace, window_outlines
+from saccade.zoo.recipes.recipe import InputFile
 from saccade.zoo.sensors.retina import Retina
 from saccade.zoo.tasks.mnist import (
     TEST_SEED,
@@ -56,6 +58,8 @@ def error_of(
 
 def one_image(text: str, scenes: Scenes) -> Float[Tensor, "1 height width"]:
     """The image of a user's input: the number of a test scene, or a file."""
+    if isinstance(text, InputFile):
+        return decode_grey(text.data, text, size=scenes.scene.size)
     text, n = text.strip(), len(scenes.digits.labels)
     if text.isdigit():
         if int(text) >= n:
@@ -65,12 +69,10 @@ def one_image(text: str, scenes: Scenes) -> Float[Tensor, "1 height width"]:
             )
         batch, row = divmod(int(text), TOGETHER)
         return scenes[batch].images[row : row + 1]
-    if not Path(text).is_file():
-        raise UsageError(
-            f"expected the number of a test image or an image file, got {text!r}",
-            hint="for example 0, which shows a seven",
-        )
-    return read_image(Path(text), size=scenes.scene.size)
+    raise UsageError(
+        f"expected the number of a test image or an image file, got {text!r}",
+        hint="for example 0, which shows a seven",
+    )
 
 
 def gaze(
@@ -99,8 +101,8 @@ def gaze(
     )
 
 
-def read_image(path: Path, *, size: int) -> Float[Tensor, "1 height width"]:
-    """A grey image file, with light ink on a dark background as in MNIST."""
+def decode_grey(data: bytes, name: str, *, size: int) -> Float[Tensor, "1 height width"]:
+    """The grey image in a file's bytes, with light ink on a dark background as in MNIST."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -108,20 +110,20 @@ def read_image(path: Path, *, size: int) -> Float[Tensor, "1 height width"]:
             "reading an image file needs the package 'pillow'", hint="pip install 'saccade[plot]'"
         ) from error
     try:
-        with Image.open(path) as opened:
+        with Image.open(io.BytesIO(data)) as opened:
             opened.load()
             image = opened
     except (UnidentifiedImageError, OSError) as error:
-        raise UsageError(f"{path} is no image: {error}", hint="give a PNG") from error
+        raise UsageError(f"{name} is no image: {error}", hint="give a PNG") from error
     if image.mode not in ("1", "L"):
         raise UsageError(
-            f"expected a grey image, {path} has colours ({image.mode})",
+            f"expected a grey image, {name} has colours ({image.mode})",
             hint="save it in grey: mode L",
         )
     if image.size != (size, size):
         width, height = image.size
         raise UsageError(
-            f"expected an image of {size} x {size} pixels, {path} has {width} x {height}",
+            f"expected an image of {size} x {size} pixels, {name} has {width} x {height}",
             hint="the model was trained for that size: crop or pad the image",
         )
     grey = torch.frombuffer(bytearray(image.convert("L").tobytes()), dtype=torch.uint8)

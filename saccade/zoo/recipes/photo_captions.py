@@ -32,7 +32,7 @@ from saccade.zoo.metrics.translation_metrics import bleu
 from saccade.zoo.models.image_encoders import ConvolutionalEncoder, open_backbone
 from saccade.zoo.models.show_and_tell import ShowAndTell
 from saccade.zoo.models.show_attend_tell import ShowAttendTell
-from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.recipe import InputFile, Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.recipes.scene_captions import (
     Captioner,
@@ -135,6 +135,8 @@ class CaptionPhotographsSettings:
 class PhotoCaptionRecipe(Recipe):
     """Captions of photographs, compared with two baselines that copy captions."""
 
+    reads_files = True
+
     system: str = "show_attend_tell"
     task: str = "flickr8k"
     metric: str = "cider"
@@ -211,7 +213,7 @@ class PhotoCaptionRecipe(Recipe):
     def trace(self, run: TrainedRun, text: str, *, data: Path | None = None) -> list[ImageTrace]:
         """Where attention goes for each word, in a test photograph or an image file."""
         settings, vocabulary = run.settings, Vocabulary(tuple(run.kept["words"]))
-        images = centre_crop(_photograph(text.strip(), settings, data), settings.size)
+        images = centre_crop(_photograph(text, settings, data), settings.size)
         model = as_captioner(run.model)
         if isinstance(model, ShowAndTell):
             return [influence_trace(model, images, vocabulary=vocabulary, longest=LONGEST)]
@@ -241,6 +243,10 @@ def read_part(
 
 def _photograph(text: str, settings: CaptionPhotographsSettings, data: Path | None) -> Tensor:
     """The photograph of a user's input: the number of a test photograph, or a file."""
+    if isinstance(text, InputFile):
+        size = settings.size + settings.margin
+        return decode_image(text.data, text, size=size)[None]
+    text = text.strip()
     if text.isdigit():
         test = read_part("test", settings, data)
         if int(text) >= len(test):
@@ -249,13 +255,10 @@ def _photograph(text: str, settings: CaptionPhotographsSettings, data: Path | No
                 hint="for example 0",
             )
         return test.images[int(text)][None]
-    if not Path(text).is_file():
-        raise UsageError(
-            f"expected the number of a test photograph or an image file, got {text!r}",
-            hint="for example 0",
-        )
-    size = settings.size + settings.margin
-    return decode_image(Path(text).read_bytes(), text, size=size)[None]
+    raise UsageError(
+        f"expected the number of a test photograph or an image file, got {text!r}",
+        hint="for example 0",
+    )
 
 
 # The loss.

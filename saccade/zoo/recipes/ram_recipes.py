@@ -131,6 +131,8 @@ class ControlSettings:
 class RamRecipe(Recipe):
     """RAM on scenes of MNIST: a policy learns where to look next."""
 
+    reads_files = True
+
     system: str = "ram"
     task: str = "scenes"
     metric: str = "error"

@@ -22,7 +22,7 @@ from saccade.trace.trace import Trace
 from saccade.zoo.models.attentive_reader import AttentiveReader, ImpatientReader
 from saccade.zoo.models.deep_lstm_reader import ClozeBaseline, DeepLstmReader
 from saccade.zoo.objectives.likelihood import cloze_loss
-from saccade.zoo.recipes.recipe import Recipe
+from saccade.zoo.recipes.recipe import InputFile, Recipe
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.cloze import (
     GAP_WORD,
@@ -31,10 +31,10 @@ from saccade.zoo.tasks.cloze import (
     ClozeBatch,
     ClozeQuestion,
     cloze_vocabulary,
+    parse_question,
     question_of_text,
     read_book_cloze,
     read_books,
-    read_question_file,
 )
 from saccade.zoo.tasks.vocabulary import Vocabulary
 from saccade.zoo.training.job import Job, LossOut, to_device_of
@@ -98,6 +98,8 @@ class ReaderSettings:
 @dataclass(frozen=True, kw_only=True)
 class ReaderRecipe(Recipe):
     """A reader of books; the metric is its accuracy in per cent."""
+
+    reads_files = True
 
     task: str = "book_cloze"
     metric: str = "accuracy"
@@ -251,6 +253,8 @@ def _answer(
 
 def _question_of(text: str, data: Path | None) -> ClozeQuestion:
     """The question of a user's input."""
+    if isinstance(text, InputFile):
+        return parse_question(text.data.decode("utf-8", "replace"), Path(text))
     text = text.strip()
     if text.isdigit():
         test = read_books("test", data)
@@ -260,8 +264,6 @@ def _question_of(text: str, data: Path | None) -> ClozeQuestion:
                 hint="for example 0",
             )
         return test[int(text)]
-    if text.endswith(".question"):
-        return read_question_file(Path(text))
     return question_of_text(text)
 
 

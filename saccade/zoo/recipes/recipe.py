@@ -19,7 +19,7 @@ from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
@@ -129,6 +129,33 @@ class Facts:
         return value <= target if self.is_better == "less" else value >= target
 
 
+class InputFile(str):
+    """A file that a user gives to a trained system: as text its name, with its bytes.
+
+    A plain text never names a file. Who opens files is who may: the command line and Python, for a
+    user's own paths; the viewer takes uploaded bytes.
+    """
+
+    __slots__ = ("data",)
+    data: bytes
+
+    def __new__(cls, name: str, data: bytes) -> InputFile:
+        """A name and what the file holds."""
+        self = super().__new__(cls, name)
+        self.data = data
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path) -> InputFile:
+        """The file of a path."""
+        try:
+            return cls(str(path), Path(path).read_bytes())
+        except OSError as error:
+            raise UsageError(
+                f"could not read {path}: {error.strerror or error}", hint="check the path"
+            ) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Facts, ABC):
     """A reproducible experiment.
@@ -141,6 +168,8 @@ class Recipe(Facts, ABC):
     """A frozen dataclass; `--set key=value` changes its fields."""
     may_differ: frozenset[str] = frozenset()
     """Settings, apart from those of the training, in which runs of an ensemble may differ."""
+    reads_files: ClassVar[bool] = False
+    """Whether an input may be an `InputFile`: an image, a sound, strokes."""
 
     def __post_init__(self) -> None:
         training = getattr(self.settings, "training", None)

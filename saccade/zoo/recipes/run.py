@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from saccade.errors import RecipeError, UsageError
 from saccade.trace.trace import ImageTrace, Trace
 from saccade.zoo.recipes.recipe import (
     Facts,
+    InputFile,
     Recipe,
     SampleOptions,
     Translated,
@@ -58,27 +60,51 @@ class TrainedRun:
         (model,) = self.models
         return model
 
-    def trace(self, text: str, *, data: Path | None = None) -> Sequence[Trace | ImageTrace]:
-        """Where attention goes for a text, or for an image that it names."""
+    def trace(self, given: str | Path, *, data: Path | None = None) -> Sequence[Trace | ImageTrace]:
+        """Where attention goes for a text, a numbered item of the test data, or a file.
+
+        Args:
+            given: a file is a `Path` or an `InputFile`; a plain text never names one.
+            data: the folder with data sets.
+        """
         if not self.recipe.can_trace:
             raise self.recipe.cannot("has no attention to trace")
-        _refuse_long([text])
+        (text,) = self._inputs([given])
         return self.recipe.trace(self, text, data=data)
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Path],
         options: TranslateOptions | None = None,
         *,
         data: Path | None = None,
     ) -> Sequence[Translated]:
         """Translations of sentences, or the text of a recording or of handwriting."""
-        _refuse_long(texts)
-        return self.recipe.translate(self, texts, options or TranslateOptions(), data=data)
+        given = self._inputs(texts)
+        return self.recipe.translate(self, given, options or TranslateOptions(), data=data)
 
     def sample(self, options: SampleOptions | None = None) -> str:
         """Text sampled from the system; the same seed gives the same text."""
         return self.recipe.sample(self, options or SampleOptions())
+
+    def named_files(self, texts: Sequence[str]) -> list[str]:
+        """Texts of a command line: those that are paths of files become the files.
+
+        Only where the system reads files.
+        """
+        if not self.recipe.reads_files:
+            return list(texts)
+        return [InputFile.read(each) if isfile(each) else each for each in texts]
+
+    def _inputs(self, given: Sequence[str | Path]) -> list[str]:
+        _refuse_long([each for each in given if isinstance(each, str)])
+        read = [InputFile.read(each) if isinstance(each, Path) else each for each in given]
+        for each in read:
+            if isinstance(each, InputFile) and not self.recipe.reads_files:
+                raise UsageError(
+                    f"{self.recipe.name} reads no files, got {each}", hint="give a text"
+                )
+        return read
 
     def unknown_words(self, text: str, *, data: Path | None = None) -> list[str]:
         """The words of a text that the system reads as ``<unk>``, each once."""

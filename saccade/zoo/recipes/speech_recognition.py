@@ -34,10 +34,10 @@ from saccade.zoo.models.ctc_recogniser import CtcRecogniser
 from saccade.zoo.models.listen_attend_spell import ListenAttendSpell
 from saccade.zoo.objectives.likelihood import token_loss
 from saccade.zoo.recipes.ctc_alignment import ctc_of, lattice_traces, log_probs_of, recogniser_loss
-from saccade.zoo.recipes.recipe import Recipe, Translated, TranslateOptions
+from saccade.zoo.recipes.recipe import InputFile, Recipe, Translated, TranslateOptions
 from saccade.zoo.recipes.run import TrainedRun
 from saccade.zoo.tasks.datasets import generator_of
-from saccade.zoo.tasks.speech import HOP, LOUDEST, FrameBatch, Frames, log_mel, read_wave
+from saccade.zoo.tasks.speech import HOP, LOUDEST, FrameBatch, Frames, decode_wave, log_mel
 from saccade.zoo.tasks.spoken_digits import (
     RATE,
     TEST_SEED,
@@ -147,6 +147,8 @@ class LasDigitSettings(DigitSettings):
 @dataclass(frozen=True, kw_only=True)
 class DigitRecipe(Recipe):
     """A recipe whose metric is the digit error rate in per cent."""
+
+    reads_files = True
 
     task: str = "joined_digits"
     metric: str = "error"
@@ -373,17 +375,17 @@ def read_sound(settings: DigitSettings, text: str, *, data: Path | None = None) 
         text: ``hello.wav``, ``31415``, or with a speaker ``theo 31415``.
         data: The folder with data sets.
     """
+    if isinstance(text, InputFile):
+        samples = decode_wave(text.data, text, rate=RATE).float()[None] / LOUDEST
+        return log_mel(samples, torch.ones_like(samples, dtype=torch.bool), rate=RATE)
     text = text.strip()
     *named, digits = text.split() or [""]
     if digits.isdecimal() and len(named) <= 1:
         return _said(settings, digits, speaker=named[0] if named else "", data=data)
-    if not Path(text).is_file():
-        raise UsageError(
-            f"expected a WAV file or digits of test recordings, got {text!r}",
-            hint="for example hello.wav, 31415, or with a speaker 'theo 31415'",
-        )
-    samples = read_wave(text, rate=RATE).float()[None] / LOUDEST
-    return log_mel(samples, torch.ones_like(samples, dtype=torch.bool), rate=RATE)
+    raise UsageError(
+        f"expected a WAV file or digits of test recordings, got {text!r}",
+        hint="for example hello.wav, 31415, or with a speaker 'theo 31415'",
+    )
 
 
 def _said(settings: DigitSettings, digits: str, *, speaker: str, data: Path | None) -> Frames:

@@ -204,8 +204,12 @@ PARTS = ("training", "validation", "test")
 
 def read_question_file(path: str | Path) -> ClozeQuestion:
     """The question of one ``.question`` file; its candidates are the names of the article."""
-    path = Path(path)
-    parts = read_text(path).rstrip("\n").split("\n\n", maxsplit=4)
+    return parse_question(read_text(Path(path)), Path(path))
+
+
+def parse_question(text: str, path: Path) -> ClozeQuestion:
+    """The same from the text of a file."""
+    parts = text.rstrip("\n").split("\n\n", maxsplit=4)
     if len(parts) < 4:
         raise _refused(path, f"expected five parts with empty lines between, got {len(parts)}")
     document, question, answer = (part.split() for part in parts[1:4])

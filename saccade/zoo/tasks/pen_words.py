@@ -230,17 +230,19 @@ def part_of(person: str) -> int:
     return 2 if part in TEST_PARTS else 1 if part in VALID_PARTS else 0
 
 
-def read_pen_file(path: str | Path) -> list[Stroke]:
-    """The strokes of one word from a JSON file of the user's, alone or under ``strokes``."""
+def parse_strokes(data: bytes, where: str) -> list[Stroke]:
+    """The strokes of one word from a JSON file of the user's, alone or under ``strokes``.
+
+    Args:
+        where: its name in an error message.
+    """
     try:
-        held = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
+        held = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise TaskError(
-            f"could not read {path}: {error.strerror or error}", hint="check the path"
+            f"{where} is no JSON: {error}", hint="write [[[x, y], ...], ...]"
         ) from error
-    except ValueError as error:
-        raise TaskError(f"{path} is no JSON: {error}", hint="write [[[x, y], ...], ...]") from error
-    return check_strokes(held.get("strokes") if isinstance(held, dict) else held, str(path))
+    return check_strokes(held.get("strokes") if isinstance(held, dict) else held, where)
 
 
 # Handwritten words as frames: the movement of the pen, and whether it is on the paper.

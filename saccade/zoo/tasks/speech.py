@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import wave
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,19 +21,8 @@ from saccade.zoo.tasks.vocabulary import BOS, EOS, PAD
 LOUDEST = 32768.0  # full scale of a 16-bit sample
 
 
-def read_wave(path: str | Path, *, rate: int) -> Int16[Tensor, " sample"]:
-    """The samples of a WAV file: one channel, 16 bits, ``rate`` samples a second."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise TaskError(
-            f"could not read {path}: {error.strerror or error}", hint="check the path"
-        ) from error
-    return decode_wave(data, str(path), rate=rate)
-
-
 def decode_wave(data: bytes, where: str, *, rate: int) -> Int16[Tensor, " sample"]:
-    """The same from a file's bytes.
+    """The samples of a WAV file's bytes: one channel, 16 bits, ``rate`` samples a second.
 
     Args:
         where: its name in an error message.

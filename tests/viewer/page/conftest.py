@@ -141,7 +141,7 @@ def viewed(view_config, print_route) -> Iterator[Viewed]:
     from saccade.viewer.session import Session
 
     with listen("127.0.0.1", 0) as at:
-        address = new_address("127.0.0.1", at.getsockname()[1])
+        address = new_address("127.0.0.1", at.getsockname()[1], has_token=False)
         config = uvicorn.Config(make_app(Session(view_config), address), log_level="error")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)

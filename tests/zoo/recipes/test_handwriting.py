@@ -9,7 +9,7 @@ import torch
 from saccade.errors import TaskError, UsageError
 from saccade.zoo.decoding.ctc_search import prefix_beam
 from saccade.zoo.recipes.handwriting import spelling_model
-from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
+from saccade.zoo.recipes.recipe import InputFile, TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
 from saccade.zoo.tasks.tokenizers import CharacterTokenizer
 from saccade.zoo.tasks.vocabulary import BOS, EOS
@@ -97,7 +97,9 @@ def test_strokes_of_the_users_own_are_written_down(run, tmp_path):
     path = tmp_path / "word.json"
     path.write_text(json.dumps(write("lov", 5)))
     for size in (1, 4):
-        (found,) = opened.recipe.translate(opened, [str(path)], TranslateOptions(beam=size))
+        (found,) = opened.recipe.translate(
+            opened, [InputFile.read(path)], TranslateOptions(beam=size)
+        )
         assert set(found.text) <= set("lov")
 
 
@@ -109,7 +111,9 @@ def test_what_cannot_be_read_is_refused_in_one_line(run, tmp_path):
         opened.recipe.trace(opened, "nothing.json")
     (tmp_path / "word.json").write_text("[[[1, 2]], []]")
     with pytest.raises(TaskError, match=r"stroke 2 of .* is empty"):
-        opened.recipe.trace(opened, str(tmp_path / "word.json"))
+        opened.trace(tmp_path / "word.json")
+    with pytest.raises(UsageError, match="expected the number of a test word or a JSON file"):
+        opened.trace(str(tmp_path / "word.json"))  # a plain text is no path
 
 
 def test_the_language_model_prefers_words_it_has_counted():

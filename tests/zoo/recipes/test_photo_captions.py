@@ -52,7 +52,7 @@ def test_colours_are_learnt_and_beat_the_sentence_that_is_said_most_often(folder
     assert set(metrics) == {"cider", *recipe.other_metrics}
     (trace,) = recipe.trace(run, "1")
     assert trace.image.shape == (24, 24, 3) and trace.heat.shape[1:] == (2, 2)
-    (from_file,) = recipe.trace(run, str(folder / "flickr8k-1000" / "images" / "19.png"))
+    (from_file,) = run.trace(folder / "flickr8k-1000" / "images" / "19.png")
     assert from_file.steps == trace.steps
     with pytest.raises(UsageError, match="the number of a test photograph, 0 to 3, got 4"):
         recipe.trace(run, "4")

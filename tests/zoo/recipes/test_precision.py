@@ -13,7 +13,7 @@ NAMES = {
     "caption-scenes-soft": "mnist",
     "dmn-babi-10k": "babi",
     "dnc-recall": None,
-    "hard-attention": None,
+    "hard-attention": "multi30k",
     "las-digits-location": "fsdd",
     "ntm-copy": None,
 }

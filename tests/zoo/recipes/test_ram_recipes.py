@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from saccade.errors import UsageError
-from saccade.zoo.recipes.mnist_scenes import gaze, held_out, one_image, read_image
+from saccade.zoo.recipes.mnist_scenes import gaze, held_out, one_image
 from saccade.zoo.recipes.ram_recipes import scene_of
-from saccade.zoo.recipes.recipe import find_recipe
+from saccade.zoo.recipes.recipe import InputFile, find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
 from saccade.zoo.sensors.retina import Retina
 from saccade.zoo.tasks.mnist import Digits, Scene, Scenes
@@ -120,16 +120,19 @@ def test_an_image_file_is_read_and_others_are_refused(few, tmp_path):
     grey = Image.fromarray(few("test").images[3].numpy())
     grey.save(tmp_path / "grey.png")
     torch.testing.assert_close(
-        one_image(str(tmp_path / "grey.png"), scenes), one_image("3", scenes)
+        one_image(InputFile.read(tmp_path / "grey.png"), scenes), one_image("3", scenes)
     )
     grey.convert("RGB").save(tmp_path / "colour.png")
     with pytest.raises(UsageError, match=r"expected a grey image, .* has colours \(RGB\)"):
-        read_image(tmp_path / "colour.png", size=28)
+        one_image(InputFile.read(tmp_path / "colour.png"), scenes)
     with pytest.raises(UsageError, match=r"expected an image of 60 x 60 pixels, .* has 28 x 28"):
-        read_image(tmp_path / "grey.png", size=60)
+        one_image(InputFile.read(tmp_path / "grey.png"), held_out("test", Scene(size=60), None))
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(UsageError, match="is no image"):
-        read_image(tmp_path / "text.png", size=28)
+        one_image(InputFile.read(tmp_path / "text.png"), scenes)
+    # A plain text is no path, whatever file there is.
+    with pytest.raises(UsageError, match="a test image or an image file, got"):
+        one_image(str(tmp_path / "grey.png"), scenes)
 
 
 def test_a_number_that_no_image_has_and_a_file_that_is_not_there_are_refused(few):

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from saccade.errors import SaccadeError, TaskError, UsageError
+from saccade.errors import SaccadeError, UsageError
 from saccade.zoo.recipes.reader_books import encode
 from saccade.zoo.recipes.recipe import find_recipe
 from saccade.zoo.recipes.run import evaluate_run, load_run, train_recipe
@@ -122,7 +122,7 @@ def test_a_question_file_is_traced(runs, tmp_path):
         "@entity2:B\n"
     )
     run = load_run(folder)
-    (trace,) = run.recipe.trace(run, str(path))
+    (trace,) = run.trace(path)
     assert trace.memory == ("A", "saw", "B", ".") and trace.meta["answer"] == "B"
 
 
@@ -131,7 +131,7 @@ def test_a_question_file_is_traced(runs, tmp_path):
     [
         ("99999", UsageError, "expected the number of a test question"),
         ("nothing is asked", UsageError, "has no question"),
-        ("missing.question", TaskError, "no such file"),
+        ("missing.question", UsageError, "has no question"),
     ],
 )
 def test_other_inputs_are_refused(text, error, words, runs):

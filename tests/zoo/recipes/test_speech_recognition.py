@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from saccade.errors import TaskError, UsageError
-from saccade.zoo.recipes.recipe import TranslateOptions, find_recipe
+from saccade.zoo.recipes.recipe import InputFile, TranslateOptions, find_recipe
 from saccade.zoo.recipes.run import load_run, train_recipe
 from saccade.zoo.recipes.speech_recognition import DIGITS, digit_ids, read_sound
 from saccade.zoo.training.settings import with_settings
@@ -111,7 +111,9 @@ def test_a_wave_file_is_written_down(run, tmp_path):
     path = tmp_path / "seven.wav"
     path.write_bytes(wave_bytes(torch.cat([sound(7, 0, 0), torch.zeros(100).short()])))
     for size in (1, 3):
-        (found,) = opened.recipe.translate(opened, [str(path)], TranslateOptions(beam=size))
+        (found,) = opened.recipe.translate(
+            opened, [InputFile.read(path)], TranslateOptions(beam=size)
+        )
         assert set(found.text) <= set("0123456789") and found.log_prob <= 1e-6
 
 
@@ -126,10 +128,10 @@ def test_what_cannot_be_heard_is_refused_in_one_line(run, tmp_path):
         opened.recipe.trace(opened, "1²")  # a digit to Python, and no number
     (tmp_path / "fast.wav").write_bytes(wave_bytes(sound(1, 0, 0), rate=44100))
     with pytest.raises(TaskError, match="at 44100 Hz"):
-        opened.recipe.trace(opened, str(tmp_path / "fast.wav"))
+        opened.trace(tmp_path / "fast.wav")
     (tmp_path / "broken.wav").write_bytes(b"RIFF....")
     with pytest.raises(TaskError, match=r"broken\.wav is no WAV file"):
-        opened.recipe.trace(opened, str(tmp_path / "broken.wav"))
+        opened.trace(tmp_path / "broken.wav")
 
 
 def test_a_digit_that_nobody_says_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -13,11 +13,11 @@ from saccade.zoo.tasks.datasets import generator_of
 from saccade.zoo.tasks.pen_words import (
     STEP,
     PenBatches,
+    parse_strokes,
     part_of,
     pen_frames,
     pen_words,
     person_of,
-    read_pen_file,
     read_pen_words,
     resample,
     warp,
@@ -170,14 +170,12 @@ def test_a_damaged_word_is_named(tmp_path, line, said):
         read_pen_words(tmp_path)
 
 
-def test_strokes_of_the_users_own_are_read_in_either_form(tmp_path):
-    path = tmp_path / "word.json"
+def test_strokes_of_the_users_own_are_read_in_either_form():
     for held in ([[[1, 2], [3, 4]]], {"strokes": [[[1, 2], [3, 4]]]}):
-        path.write_text(json.dumps(held))
-        assert [stroke.tolist() for stroke in read_pen_file(path)] == [[[1.0, 2.0], [3.0, 4.0]]]
-    path.write_text("[[]]")
-    with pytest.raises(TaskError, match=r"stroke 1 of .*word\.json is empty"):
-        read_pen_file(path)
-    path.write_text("hello")
-    with pytest.raises(TaskError, match="is no JSON"):
-        read_pen_file(path)
+        found = parse_strokes(json.dumps(held).encode(), "word.json")
+        assert [stroke.tolist() for stroke in found] == [[[1.0, 2.0], [3.0, 4.0]]]
+    with pytest.raises(TaskError, match=r"stroke 1 of word\.json is empty"):
+        parse_strokes(b"[[]]", "word.json")
+    for broken in (b"hello", b"\xff\xfe", b"[" * 100_000):
+        with pytest.raises(TaskError, match="is no JSON"):
+            parse_strokes(broken, "word.json")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from saccade.errors import TaskError
-from saccade.zoo.tasks.speech import read_wave
+from saccade.zoo.tasks.speech import decode_wave
 
 
 def wave_bytes(samples, *, rate=8000, channels=1, width=2):
@@ -24,10 +24,8 @@ SAMPLES = torch.tensor([0, 1, -1, 32767, -32768, 17], dtype=torch.int16)
 GOOD = wave_bytes(SAMPLES)
 
 
-def test_what_was_written_is_read(tmp_path):
-    path = tmp_path / "a.wav"
-    path.write_bytes(GOOD)
-    assert torch.equal(read_wave(path, rate=8000), SAMPLES)
+def test_what_was_written_is_read():
+    assert torch.equal(decode_wave(GOOD, "a.wav", rate=8000), SAMPLES)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +44,8 @@ def test_what_was_written_is_read(tmp_path):
         (wave_bytes(SAMPLES.byte(), width=1), "has 1 of 8 bits"),
     ],
 )
-def test_anything_else_is_refused_with_a_way_out(tmp_path, data, said):
-    path = tmp_path / "a.wav"
-    path.write_bytes(data)
+def test_anything_else_is_refused_with_a_way_out(data, said):
     with pytest.raises(TaskError, match=said) as caught:
-        read_wave(path, rate=8000)
+        decode_wave(data, "a.wav", rate=8000)
     assert "ffmpeg" in caught.value.hint or "another copy" in caught.value.hint
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named():
-    with pytest.raises(TaskError, match=r"could not read nothing\.wav"):
-        read_wave("nothing.wav", rate=8000)
