@@ -77,10 +77,9 @@ def _show(found: SuiteResult) -> None:
         metric = max(len(each.metric) for each in listed)
         typer.echo(f"\n{data}")
         for each in listed:
-            beside = f"  published: {each.published}" if each.published else ""
             typer.echo(
                 f"  {each.method:<{wide}}  {each.metric:<{metric}}  {_value(each):<22}  "
-                f"n {each.n}{beside}"
+                f"n {each.n}{_beside(each)}"
             )
         for note in dict.fromkeys(each.note for each in listed if each.note):
             typer.echo(f"  note: {note}")
@@ -92,3 +91,11 @@ def _value(row: Row) -> str:
     if row.low is None:
         return f"{row.value:.3f}"
     return f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+
+
+def _beside(row: Row) -> str:
+    found = ""
+    if row.excess is not None and row.control is not None:
+        ends = f"[{row.excess_low:+.3f}, {row.excess_high:+.3f}]"
+        found = f"  control {row.control:.3f}  excess {row.excess:+.3f} {ends}"
+    return f"{found}  published: {row.published}" if row.published else found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -90,6 +90,12 @@ class Row:
     """The numbers that were published of this metric on these items, each with its source."""
     note: str = ""
     """What differs from the published test."""
+    control: float | None = None
+    """The same metric of a control that knows nothing of the item."""
+    excess: float | None = None
+    """The value minus that of the control, with the interval of this difference."""
+    excess_low: float | None = None
+    excess_high: float | None = None
 
 
 def row(
@@ -113,6 +119,24 @@ def row(
         n=n,
         published=published,
         note=note,
+    )
+
+
+def beside_control(
+    found: Row,
+    values: Float[Tensor, " item"],
+    control: Float[Tensor, " item"],
+    *,
+    seed: int = 0,
+) -> Row:
+    """A row with the mean of a control of the same items, and the paired difference."""
+    over = interval(values - control, seed=seed)
+    return replace(
+        found,
+        control=float(control.double().mean()),
+        excess=over.value,
+        excess_low=over.low,
+        excess_high=over.high,
     )
 
 
@@ -187,6 +211,11 @@ class Suite(ABC):
     ) -> Found:
         """Run a model on items of one or more data sets."""
 
+    def fault(self, item: Item) -> str | None:
+        """What is wrong with an item that has all fields, such as ``prompt is no text``."""
+        del item
+        return None
+
     def find(self, data: str | Path | None = None) -> Path:
         """The folder of the data set.
 
@@ -203,8 +232,13 @@ class Suite(ABC):
         return folder
 
 
-def read_items(path: Path, fields: frozenset[str]) -> list[Item]:
+def read_items(
+    path: Path, fields: frozenset[str], fault: Callable[[Item], str | None] | None = None
+) -> list[Item]:
     """Items of a file: a JSON list, an object with a list ``items``, or JSONL.
+
+    Args:
+        fault: what else may be wrong with an item (`Suite.fault`).
 
     Raises:
         TaskError: the file is broken, or an item lacks a field; the message has its number.
@@ -223,6 +257,10 @@ def read_items(path: Path, fields: frozenset[str]) -> list[Item]:
             raise TaskError(
                 f"{path}: item {number} has no {' and no '.join(missing)}",
                 hint=f"an item has the fields {', '.join(sorted(fields))}",
+            )
+        if fault is not None and (wrong := fault(item)) is not None:
+            raise TaskError(
+                f"{path}: item {number}: {wrong}", hint="correct the item, or leave it out"
             )
     if not items:
         raise TaskError(f"{path} has no items", hint="give a file with at least one item")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saccade.errors import MissingPackageError, TaskError, UsageError, suggest
+from saccade.interp.studies.suites.lens_eval import LensEval
 from saccade.interp.studies.suites.suite import (
     Item,
     Progress,
@@ -22,7 +23,7 @@ from saccade.store.atomic import atomic_file
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-_EVERY: tuple[Suite, ...] = ()
+_EVERY: tuple[Suite, ...] = (LensEval(),)
 SUITES: Mapping[str, Suite] = {each.name: each for each in _EVERY}
 
 
@@ -74,7 +75,7 @@ def find_items(
     first = read_items(path, frozenset())[0]
     for each in SUITES.values():
         if each.fields <= set(first):
-            return each, {path.stem: read_items(path, each.fields)}
+            return each, {path.stem: read_items(path, each.fields, each.fault)}
     known = "; ".join(f"{each.name}: {', '.join(sorted(each.fields))}" for each in SUITES.values())
     raise TaskError(
         f"{path}: items with the fields {', '.join(map(str, first))} fit no suite",
