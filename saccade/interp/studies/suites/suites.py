@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from saccade.errors import MissingPackageError, TaskError, UsageError, suggest
 from saccade.interp.studies.suites.lens_eval import LensEval
+from saccade.interp.studies.suites.role_suite import RoleSuite
 from saccade.interp.studies.suites.suite import (
     Item,
     Progress,
@@ -23,7 +24,7 @@ from saccade.store.atomic import atomic_file
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-_EVERY: tuple[Suite, ...] = (LensEval(),)
+_EVERY: tuple[Suite, ...] = (LensEval(), RoleSuite())
 SUITES: Mapping[str, Suite] = {each.name: each for each in _EVERY}
 
 
