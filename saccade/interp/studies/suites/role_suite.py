@@ -180,7 +180,7 @@ def _names(
     direct, total, io, s2 = (
         by_item(each, run.template) for each in (run.direct, run.total, run.io, run.s2)
     )
-    roles.add("model", "accuracy", by_item(run.difference > 0, run.template))
+    roles.add("model", "accuracy", by_item((run.difference > 0).float(), run.template))
     roles.add("model", "logit difference", by_item(run.difference, run.template))
     some = _one_each(prompts)
     halves = HeldOut.of(direct, MOVERS, seed=config.seed)

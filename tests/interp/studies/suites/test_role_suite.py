@@ -136,7 +136,7 @@ def test_effects_are_those_of_ablating_heads_one_by_one(reader_of_words, prompts
 
 
 def test_direct_effects_of_heads_are_their_part_of_the_logits(reader_of_words, prompts, means):
-    """In the last layer, without what the head's own feed-forward part does with it."""
+    """By the slice of the projection, at the scale that the final norm has in the plain run."""
     model = reader_of_words
     prompt = prompts[0]
     run = name_run(model, [prompt], means)
