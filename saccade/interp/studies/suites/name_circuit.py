@@ -252,7 +252,7 @@ def exact_paths(
     means: Means,
     heads: Sequence[Site],
     through: Sequence[Site],
-) -> Float[Tensor, " head"]:
+) -> Float[Tensor, " site"]:
     """What heads at END do to the score through each of some heads at END, measured, summed."""
     end = (len(prompt.ids) - 1,)
     replacement = _of_template(means, prompt.template)

@@ -55,7 +55,7 @@ def reader_of_words():
     config = AutoConfig.for_model(
         "llama",
         vocab_size=len(vocabulary),
-        hidden_size=24,
+        hidden_size=25,
         intermediate_size=29,
         num_hidden_layers=3,
         num_attention_heads=5,
@@ -143,7 +143,7 @@ def test_direct_effects_of_heads_are_their_part_of_the_logits(reader_of_words, p
     at = model.layers[1]
     plain = capture(model, prompt.ids[None], residual=True)
     away = plain.z[1][0, -1] - means[1][prompt.template]
-    weight = at.projection.weight.view(24, 5, 6)
+    weight = at.projection.weight.view(25, 5, 6)
     norm = model.hf.model.norm
     end = plain.final_residual[0, -1]
     scale = (end.pow(2).mean() + norm.variance_epsilon).rsqrt()
