@@ -42,6 +42,7 @@ from saccade.cli.circuit_commands import (
 )
 from saccade.cli.data_commands import DATA_FETCH_EXAMPLES, DATA_LIST_EXAMPLES, data_fetch, data_list
 from saccade.cli.edit import EDIT_EXAMPLES, edit
+from saccade.cli.evaluate import EVALUATE_EXAMPLES, evaluate_suite_command
 from saccade.cli.fidelity_commands import (
     LENS_FIDELITY_EXAMPLES,
     LENS_TRANSFER_EXAMPLES,
@@ -121,6 +122,7 @@ COMMANDS = {
     "read": Command(read, READ_EXAMPLES),
     "generate": Command(generate, GENERATE_EXAMPLES),
     "view": Command(view, VIEW_EXAMPLES),
+    "evaluate": Command(evaluate_suite_command, EVALUATE_EXAMPLES),
     "find-bias": Command(find_bias, FIND_BIAS_EXAMPLES),
     "edit": Command(edit, EDIT_EXAMPLES),
     "model": Command(show_model, MODEL_EXAMPLES),
@@ -212,6 +214,7 @@ PANELS = {
             "lens",
             "heads",
             "atlas",
+            "evaluate",
             "find-bias",
             "guard",
             "edit",
