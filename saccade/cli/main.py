@@ -42,7 +42,6 @@ from saccade.cli.circuit_commands import (
 )
 from saccade.cli.data_commands import DATA_FETCH_EXAMPLES, DATA_LIST_EXAMPLES, data_fetch, data_list
 from saccade.cli.edit import EDIT_EXAMPLES, edit
-from saccade.cli.evaluate import EVALUATE_EXAMPLES, evaluate_suite_command
 from saccade.cli.fidelity_commands import (
     LENS_FIDELITY_EXAMPLES,
     LENS_TRANSFER_EXAMPLES,
@@ -88,6 +87,7 @@ from saccade.cli.run_commands import (
     sample,
     translate,
 )
+from saccade.cli.suite_commands import EVALUATE_EXAMPLES, evaluate_suite_command
 from saccade.cli.trace_commands import PLOT_EXAMPLES, TRACE_EXAMPLES, plot, trace
 from saccade.cli.train_commands import (
     EVAL_EXAMPLES,

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Json,
-    ModelArgument,
-    ModelOptions,
-    showing_progress,
-    with_model_options,
-)
+from saccade.cli import options
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -36,14 +29,14 @@ CHECKS = (
 )
 
 
-@partial(with_model_options, name=ModelArgument)
+@partial(options.with_model_options, name=options.ModelArgument)
 def show_model(
-    model: ModelOptions = DEFAULT_OPTIONS,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
     taps: Annotated[
         str | None,
         typer.Option(help="A regular expression for the attention's output projections."),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
     opened = model.open(taps=taps)
@@ -112,14 +105,14 @@ What now?{first}
 """
 
 
-@with_model_options
+@options.with_model_options
 def demo(
     prompt: Annotated[str, typer.Option(help="The prompt.")] = PROMPT,
     tokens: Annotated[
         int, typer.Option(help="Tokens that the model generates for the fit.")
     ] = 32768,
     again: Annotated[bool, typer.Option("--again", help="Fit even if lenses are there.")] = False,
-    model: ModelOptions = DEFAULT_OPTIONS,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
 ) -> None:
     """Read a prompt: what each head does; then fit lenses, and also show what each head knows.
 
@@ -150,7 +143,7 @@ def demo(
             "itself, so no data is needed ...",
             err=True,
         )
-        with showing_progress() as progress:
+        with options.showing_progress() as progress:
             lenses = fit_lenses(
                 opened, config=FitConfig(tokens=tokens), progress=progress, save_to=path
             )

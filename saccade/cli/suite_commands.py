@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    DataFolder,
-    Json,
-    ModelOptions,
-    showing_progress,
-    with_model_options,
-)
+from saccade.cli import options
 from saccade.store.schema import Seed
 
 if TYPE_CHECKING:
@@ -27,7 +20,7 @@ saccade evaluate my-items.jsonl --json
 """
 
 
-@with_model_options
+@options.with_model_options
 def evaluate_suite_command(
     suite: Annotated[
         str,
@@ -40,9 +33,9 @@ def evaluate_suite_command(
         int, typer.Option(help="At most this many items of each data set; 0 for all.", min=0)
     ] = 0,
     seed: Annotated[Seed, typer.Option(help="Seed of what is drawn: items, controls.")] = 0,
-    data: DataFolder = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    as_json: Json = False,
+    data: options.DataFolder = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    as_json: options.Json = False,
     png: Annotated[Path | None, typer.Option(help="Write a plot of the table.")] = None,
 ) -> None:
     """Evaluate a model on data that others wrote, with published numbers beside its own.
@@ -55,7 +48,7 @@ def evaluate_suite_command(
     from saccade.interp.studies.suites.suites import evaluate_suite, find_items, save_plot
 
     find_items(suite, data)  # what is missing is said before a model is opened
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         found = evaluate_suite(
             model.open(), suite, SuiteConfig(limit=limit, seed=seed), data=data, progress=progress
         )
