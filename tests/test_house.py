@@ -45,6 +45,8 @@ LATER = [
         ),
         24,
     ),
+    (("interp/studies/suites",), 10),
+    (("interp/studies/bias/silencing.py",), 1),
 ]
 MEDIAN_LINES = 150
 SHORT_LINES, MOST_SHORT = 40, 15

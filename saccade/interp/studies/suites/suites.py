@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saccade.errors import MissingPackageError, TaskError, UsageError, suggest
+from saccade.interp.studies.suites.bias_suite import BiasSuite
+from saccade.interp.studies.suites.edit_suite import EditSuite
 from saccade.interp.studies.suites.suite import (
     Item,
     Progress,
@@ -22,7 +24,7 @@ from saccade.store.atomic import atomic_file
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-_EVERY: tuple[Suite, ...] = ()
+_EVERY: tuple[Suite, ...] = (BiasSuite(), EditSuite())
 SUITES: Mapping[str, Suite] = {each.name: each for each in _EVERY}
 
 
