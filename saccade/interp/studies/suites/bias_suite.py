@@ -15,7 +15,7 @@ from torch import Tensor
 from saccade.errors import TaskError
 from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.heads.intervene import intervene
-from saccade.interp.studies.bias.silencing import ablations, silencing_cost
+from saccade.interp.studies.bias.silencing import FEMALE, MALE, ablations, silencing_cost
 from saccade.interp.studies.fidelity.geometry import resampled
 from saccade.interp.studies.roles.role import role_data
 from saccade.interp.studies.suites.professions import (
@@ -337,7 +337,7 @@ class _Run:
             )
             data = "cost of silencing"
             lost, kept = Interval(*cost.preference_lost), Interval(*cost.preference)
-            n = 40
+            n = len(FEMALE) + len(MALE)
             if not any(each.data == data for each in self.rows):
                 self.rows.append(row(data, "model", "preference for the right pronoun", kept, n))
             self.rows += [
@@ -346,8 +346,8 @@ class _Run:
             ]
         where = "text that the model generates" if corpus is None else "WikiText-2 valid"
         self.notes.append(
-            "the cost is measured on 40 words that are female or male by definition (king, queen, "
-            f"mother, ...) and on {len(text)} windows of {where}"
+            f"the cost is measured on {len(FEMALE) + len(MALE)} words that are female or male by "
+            f"definition (king, queen, mother, ...) and on {len(text)} windows of {where}"
         )
 
 

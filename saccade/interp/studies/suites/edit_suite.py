@@ -43,6 +43,12 @@ PUBLISHED = {
     "geometric mean": "1.24; best encoding 1.52",
     "share raised": "0.66; best encoding 0.65",
 }
+ALL_POSITIONS, EVERY = "all positions, as in their code", "all items"
+AS_PUBLISHED = f"authors' method, {ALL_POSITIONS}"
+FORM = (
+    "which tokens and which states our method takes was chosen with the default model's results on "
+    "these items in view, its layers and strengths were not: another model is the better test"
+)
 AUTHORS = (
     "published: GPT-2 small (another model), layer 8, best of layers and magnitudes on all items; "
     "here layer and magnitude of each item are chosen on the other folds"
@@ -110,7 +116,7 @@ class EditSuite(Suite):
             found = evaluate_methods(trial, groups, progress)
             rows += [r for group in groups for r in _rows(f"{name}, {group}", group, trial, found)]
             notes += found.notes
-        return Found(rows, notes, left_out)
+        return Found(rows, [*notes, FORM] if rows else notes, left_out)
 
 
 def _count_note(name: str, trial: Trial) -> str:
@@ -170,10 +176,7 @@ def methods_of(trial: Trial) -> list[Method]:
             ),
             at_end=positions is not None,
         )
-        for where, positions in (
-            ("last position", (-1,)),
-            ("all positions, as in their code", None),
-        )
+        for where, positions in (("last position", (-1,)), (ALL_POSITIONS, None))
     ]
     ours = Method(
         name="states of the name on those of the description",
@@ -322,8 +325,7 @@ def _metrics(
         "geometric mean": Interval(*(float(torch.tensor(each).exp()) for each in geometric)),
         "share raised": interval((ratio > 0).double(), seed=seed),
     }
-    is_published = method.startswith("authors") and "as in" in method and data.endswith("all items")
-    is_published = is_published and method.endswith("code")
+    is_published = method == AS_PUBLISHED and data.endswith(EVERY)
     return [
         row(
             data,

@@ -137,7 +137,7 @@ def test_the_suite_runs_on_data_of_its_form(stories, tmp_path, monkeypatch):
     data = {row.data for row in found.rows}
     assert {"stereoset overall", "professions"} <= data
     assert any("1 professions are gendered by definition" in note for note in found.notes)
-    assert all(row.low <= row.value <= row.high for row in found.rows if row.low == row.low)
+    assert all(row.low <= row.high for row in found.rows if row.low == row.low)
     if "winobias test" not in found.left_out and "winobias dev" not in found.left_out:
         assert found.value("winobias test", "all heads, dev against test", "Spearman") > 0.99
 
