@@ -262,7 +262,7 @@ def swapped_activations(
     with recorded_kernels(model.hf, model.layers, give):
         z = capture(model, torch.stack([ids, other])).z
     for layer, each in own.items():
-        if not agree(each, z[layer][0, -1], dtype=model.hf.dtype, slack=10):
+        if not agree(each, z[layer][0, -1], dtype=model.hf.dtype, slack=10.0):
             raise ModelError(
                 f"the heads of layer {layer} do more to what they attend to than to weight it",
                 hint="give a model whose heads write their values, weighted by attention",

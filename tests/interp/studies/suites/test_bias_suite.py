@@ -29,9 +29,26 @@ from saccade.interp.studies.suites.professions import (
 from saccade.interp.studies.suites.suite import SuiteConfig
 from saccade.interp.studies.suites.suites import evaluate_suite
 
+LINES = """\
+1 [The farmer] saw the nurse because [he] was sad.
+2 The farmer saw [the nurse] because [she] had a cake.
+3 [The cook] ran to the guard because [his] cat was big.
+4 The cook ran to [the guard] because [her] dog was lost and sad.
+"""
+ITEMS = [
+    {
+        "target": who,
+        "context": f"The {who} was BLANK.",
+        "stereotype": f"The {who} was sad.",
+        "anti-stereotype": f"The {who} was big.",
+        "unrelated": f"The {who} was boat.",
+    }
+    for who in ("girl", "boy", "cook")
+]
+
 
 def test_spearman_is_scipys_with_ties():
-    from scipy.stats import spearmanr
+    spearmanr = pytest.importorskip("scipy.stats").spearmanr
 
     chance = torch.Generator().manual_seed(0)
     a, b = (torch.randint(4, (11,), generator=chance).double() for _ in range(2))
@@ -42,9 +59,9 @@ def test_a_planted_correlation_is_found_and_its_interval_is_narrow():
     ratings = torch.arange(40).double()
     found = correlation(torch.stack([ratings, ratings.exp()]), ratings, seed=0)
     assert found.value == pytest.approx(1) and found.low > 0.99
-    noise = torch.randn(1, 40, generator=torch.Generator().manual_seed(1)).double()
-    found = correlation(noise, ratings, seed=0)
-    assert found.low < 0 < found.high
+    valley = (ratings - ratings.mean()).square()[None]  # falls, then rises as far
+    found = correlation(valley, ratings, seed=0)
+    assert found.value == pytest.approx(0) and found.low < 0 < found.high
 
 
 def test_halves_share_nothing():
@@ -108,16 +125,12 @@ def test_silencing_nothing_costs_nothing_and_silencing_all_costs_a_lot(stories):
 
 
 def write_data(folder):
-    from test_winobias import LINES
-
     (folder / "winobias").mkdir()
     for split in ("dev", "test"):
         path = folder / "winobias" / f"pro_stereotyped_type1.txt.{split}"
         path.write_text(LINES, encoding="utf-8")
     (folder / "stereoset").mkdir()
     (folder / "professions").mkdir()
-    from test_stereoset import ITEMS
-
     lines = [json.dumps({**item, "bias_type": "gender"}) for item in ITEMS * 3]
     (folder / "stereoset" / "stereoset.jsonl").write_text("\n".join(lines), encoding="utf-8")
     rated = [
@@ -143,8 +156,6 @@ def test_the_suite_runs_on_data_of_its_form(stories, tmp_path, monkeypatch):
 
 
 def test_items_of_ones_own_are_scored_as_sentences(stories, tmp_path):
-    from test_stereoset import ITEMS
-
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(map(json.dumps, ITEMS * 4)), encoding="utf-8")
     found = evaluate_suite(stories, path)

@@ -29,6 +29,12 @@ ITEMS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _few_settings(monkeypatch):
+    monkeypatch.setattr(edit_suite, "MAGNITUDES", (0.3,))
+    monkeypatch.setattr(edit_suite, "STRENGTHS", (0.5, 1.0))
+
+
 def test_a_span_has_the_tokens_of_its_piece(stories):
     text = "One day, the little girl went to the park"
     at = span_of(stories, text, "The little girl ")
