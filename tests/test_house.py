@@ -36,7 +36,6 @@ NAMELESS = {"util", "utils", "common", "helper", "helpers", "misc"}
 MOST_MODULES = 290
 # What was added later has limits of its own: files and folders, and how many modules they hold.
 LATER = [
-    (("interp/studies/suites",), 10),
     (("interp/studies/roles",), 8),
     (
         (
@@ -45,6 +44,10 @@ LATER = [
             "cli/circuit_commands.py",
         ),
         24,
+    ),
+    (
+        ("interp/studies/suites", "interp/studies/bias/silencing.py", "cli/suite_commands.py"),
+        18,
     ),
 ]
 MEDIAN_LINES = 150

@@ -68,7 +68,9 @@ def find_bias(
     For each head: the mass of its lens on the words (minus that on the words against them) after
     the first and the second prompts, the difference with an interval, and how much of the model's
     own difference disappears when the head is ablated. The mass on a word of several tokens is the
-    lens's probability of the first times the model's probability of the rest.
+    lens's probability of the first times the model's probability of the rest. The heads that change
+    the difference are then ablated together: the caption says what they carry, and what silencing
+    them costs on definitional words (king, queen, mother) and in perplexity.
     """
     options.refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saccade.errors import MissingPackageError, TaskError, UsageError, suggest
+from saccade.interp.studies.suites.bias_suite import BiasSuite
+from saccade.interp.studies.suites.edit_suite import EditSuite
 from saccade.interp.studies.suites.lens_eval import LensEval
 from saccade.interp.studies.suites.role_suite import RoleSuite
 from saccade.interp.studies.suites.suite import (
@@ -24,7 +26,7 @@ from saccade.store.atomic import atomic_file
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-_EVERY: tuple[Suite, ...] = (LensEval(), RoleSuite())
+_EVERY: tuple[Suite, ...] = (LensEval(), RoleSuite(), BiasSuite(), EditSuite())
 SUITES: Mapping[str, Suite] = {each.name: each for each in _EVERY}
 
 
