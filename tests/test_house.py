@@ -46,7 +46,7 @@ LATER = [
         24,
     ),
     (
-        ("interp/studies/suites", "interp/studies/bias/silencing.py", "cli/suite_commands.py"),
+        ("interp/studies/suites", "interp/studies/bias/silence_cost.py", "cli/suite_commands.py"),
         18,
     ),
 ]

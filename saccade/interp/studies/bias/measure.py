@@ -30,7 +30,7 @@ from saccade.interp.studies.bias.report import (
     clearest_first,
     intervals,
 )
-from saccade.interp.studies.bias.silencing import ablations, silencing_cost
+from saccade.interp.studies.bias.silence_cost import ablations, silencing_cost
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel

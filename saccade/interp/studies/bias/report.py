@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from saccade.interp.studies.bias.silencing import SilencingCost
+    from saccade.interp.studies.bias.silence_cost import SilencingCost
 
 # From the mass on words after prompts to one difference per pair, and from those to an interval.
 

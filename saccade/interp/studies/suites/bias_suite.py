@@ -15,7 +15,7 @@ from torch import Tensor
 from saccade.errors import TaskError
 from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.heads.intervene import intervene
-from saccade.interp.studies.bias.silencing import FEMALE, MALE, ablations, silencing_cost
+from saccade.interp.studies.bias.silence_cost import FEMALE, MALE, ablations, silencing_cost
 from saccade.interp.studies.fidelity.geometry import resampled
 from saccade.interp.studies.roles.role import role_data
 from saccade.interp.studies.suites.professions import (

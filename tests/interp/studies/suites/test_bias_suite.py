@@ -9,7 +9,7 @@ import torch
 
 from saccade.errors import TaskError
 from saccade.interp.effects.replacement import Replacement
-from saccade.interp.studies.bias.silencing import (
+from saccade.interp.studies.bias.silence_cost import (
     FEMALE,
     MALE,
     TEMPLATES,
