@@ -48,6 +48,7 @@ def evaluate_suite_command(
     """Evaluate a model on data that others wrote, with published numbers beside its own.
 
     lens-eval: hidden steps of a thought, read from residual streams and from single heads.
+    guard: injected instructions, found by guards that never saw the set.
     """
     from saccade.interp.studies.suites.suite import SuiteConfig
     from saccade.interp.studies.suites.suites import evaluate_suite, find_items, save_plot

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saccade.errors import MissingPackageError, TaskError, UsageError, suggest
+from saccade.interp.studies.suites.guard_suite import GuardSuite
 from saccade.interp.studies.suites.suite import (
     Item,
     Progress,
@@ -22,7 +23,7 @@ from saccade.store.atomic import atomic_file
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-_EVERY: tuple[Suite, ...] = ()
+_EVERY: tuple[Suite, ...] = (GuardSuite(),)
 SUITES: Mapping[str, Suite] = {each.name: each for each in _EVERY}
 
 
