@@ -51,7 +51,7 @@ def guard_fit(
     n: Annotated[
         int,
         typer.Option("--prompts", help="Generated prompts of each kind if none are given.", min=20),
-    ] = 400,
+    ] = 360,
     false_alarms: Annotated[
         float, typer.Option(help="Share of ordinary prompts that may be reported.")
     ] = 0.05,

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from saccade.errors import LensError, ModelError
+from saccade.errors import LensError
 from saccade.interp.studies.guard.guard import Guard, threshold_for
 from saccade.interp.studies.guard.guard_file import GUARD, GuardManifest, checksum_of, load_guard
 from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
@@ -160,7 +160,7 @@ def test_a_prompt_over_which_heads_are_not_finite_gets_no_verdict(guard, stories
         return output
 
     for ask in (Guard.verdicts, Guard.scores):
-        with layer.attention.v_proj.register_forward_hook(spoil), pytest.raises(ModelError):
+        with layer.attention.v_proj.register_forward_hook(spoil), pytest.raises(LensError):
             ask(guard, [f"{ORDINARY[0]} {ATTACK}"])
     # Nor where only the activations of heads are not finite.
     z = {at.index: torch.zeros(12, at.n_heads, at.d_head) for at in stories.layers}

@@ -23,7 +23,7 @@ DATA = "guard_examples.json"
 GERMAN = 0.3  # share of typed prompts
 # Share of typed attacks that come after an ordinary question, as if it were the first message.
 AFTER_QUESTION = 0.35
-N_EXAMPLES = 400  # of each kind
+N_EXAMPLES = 360  # of each kind
 
 
 class Example(NamedTuple):

@@ -118,6 +118,11 @@ def fit_guard(
     config = config or GuardConfig()
     _check(lenses, prompts, config)
     attacked = splice_requests(prompts, seed=config.seed) if injected is None else injected
+    if not attacked:
+        raise UsageError(
+            "there are no injected prompts to fit a guard on",
+            hint="give some, or none at all: a request is then inserted into each ordinary prompt",
+        )
     read = read_examples(lenses, prompts, attacked, config=config, progress=progress)
     return guard_of(lenses, read, config=config, source=source)
 
