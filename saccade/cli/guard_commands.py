@@ -54,7 +54,7 @@ def guard_fit(
     ] = 360,
     false_alarms: Annotated[
         float, typer.Option(help="Share of ordinary prompts that may be reported.")
-    ] = 0.05,
+    ] = 0.03,
     window: Annotated[int, typer.Option(help="Tokens per span; less than a sentence.", min=1)] = 9,
     seed: Annotated[Seed, typer.Option(help="Seed of the inserted requests.")] = 0,
     as_json: Json = False,

@@ -38,7 +38,9 @@ def test_an_injected_text_is_the_ordinary_one_with_words_inserted():
 
 def test_no_slot_is_left_open():
     for each in EXAMPLES:
-        assert not re.search(r"\{(text|question|[A-Za-z_]*(topic|ask|role|payload)\w*)\}", each.text)
+        assert not re.search(
+            r"\{(text|question|[A-Za-z_]*(topic|ask|role|payload)\w*)\}", each.text
+        )
 
 
 @pytest.mark.parametrize("seed", range(7))
@@ -47,7 +49,12 @@ def test_an_attack_stands_at_the_start_the_end_or_between(seed):
     found = inserted(text, "ATTACK", random.Random(seed))
     before, _, after = found.partition("ATTACK")
     assert f"{before} {after}".split() == text.split()
-    assert before.strip() in ("", "One two.", "One two. Three four.", "One two. Three four.\nFive six")
+    assert before.strip() in (
+        "",
+        "One two.",
+        "One two. Three four.",
+        "One two. Three four.\nFive six",
+    )
 
 
 def test_an_ordinary_prompt_is_never_a_template_of_an_attack():

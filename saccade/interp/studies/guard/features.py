@@ -14,7 +14,9 @@ from torch.nn.functional import pad, softplus
 # The features of a guard: a few numbers per head for each span of a prompt.
 
 FIRST = 1  # heads attend to the first token by default: its activations are outliers
-# Of the model's depth: where activations tell what a text asks for. CHOSEN
+# Share of a model's depth. Three layers of the default model against one of them, fitted on
+# generated prompts: AUROC 0.93 against 0.87 to 0.93 on deepset train, 0.96 against 0.79 to 0.84 on
+# BIPIA e-mail train. Layer 18 alone generalises worse (0.87 and 0.62).
 DEPTHS = (0.38, 0.45, 0.52)
 
 
@@ -126,8 +128,8 @@ def plain_readout(
 NORMAL_MAD = 1.4826
 # Features are clipped at this many deviations: one unusual token is not an attack.
 FARTHEST = 5.0
-# L2 penalty, relative to the mean loss. Measured by leaving out tasks and topics of the fitting
-# data: a third or three times of it is as good.
+# L2 penalty, relative to the mean loss. Chosen for guards of version 0.1, by leaving out tasks and
+# topics of their fitting data; a third or three times of it was as good there.
 RIDGE = 0.1
 STEPS = 100  # of the optimiser; the loss converges long before
 

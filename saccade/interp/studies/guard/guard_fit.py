@@ -77,7 +77,7 @@ def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[str]:
 
 
 Progress = Callable[[str, int, int], None]
-FEWEST = 20  # ordinary prompts: fewer cannot set a threshold of one in twenty
+FEWEST = 20  # ordinary prompts: fewer cannot set a threshold
 N_FOR_MEANS = 128  # prompts from which usual activations are computed; they are run twice
 FOLDS = 4  # an ordinary prompt is scored by a fit without its fold
 
@@ -89,7 +89,7 @@ class GuardConfig:
     window: int = 9
     """Tokens per span; less than a sentence."""
 
-    false_alarms: float = 0.05
+    false_alarms: float = 0.03
     """Share of ordinary prompts that may be reported."""
 
     seed: int = 0

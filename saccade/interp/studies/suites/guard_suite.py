@@ -74,12 +74,12 @@ _PUBLISHED = {
 _NOTES = (
     "perplexity is taken with the better sign, in its favour",
     (
-        "own threshold: the score of one in twenty ordinary prompts of the fit is above it, each "
-        "scored by a fit without it"
+        "own threshold: 3 % of the ordinary prompts of the fit score above it, each scored by a "
+        "fit without it"
     ),
     (
         "chosen on deepset train, BIPIA e-mail train, generated prompts and half of the "
-        "over-defence prompts: layers, ridge and the generated prompts themselves; so the part of "
+        "over-defence prompts: layers, threshold and the generated prompts themselves; so the part of "
         "'deepset, all' that is deepset train was not fitted on, but was chosen on"
     ),
     (
