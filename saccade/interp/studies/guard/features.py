@@ -96,7 +96,7 @@ def middle_layers(layers: Sequence[int]) -> list[int]:
 
 
 def mean_activations(
-    rows: Iterable[Mapping[int, Float[Tensor, "pos head d_head"]]],
+    rows: Iterable[Mapping[int, Float[Tensor, "_ head d_head"]]],
 ) -> dict[int, Float[Tensor, "head d_head"]]:
     """By layer: the mean activation of each head over the tokens of many prompts."""
     sums: dict[int, Tensor] = {}

@@ -186,7 +186,7 @@ def guard_of(lenses: Lenses, read: ReadExamples, *, config: GuardConfig, source:
 def _check(lenses: Lenses, prompts: Sequence[str], config: GuardConfig) -> None:
     if any(each.site == "residual" for each in lenses.by_layer.values()):
         raise UsageError(
-            f"a guard needs lenses of heads, got {lenses.kind} lenses",
+            f"a guard needs lenses of heads, got {lenses.provenance.kind} lenses",
             hint="fit lenses with `saccade lens fit --kind head`",
         )
     if len(prompts) < FEWEST:

@@ -92,8 +92,8 @@ class Scores:
 def attention_to_instruction(
     model: LanguageModel,
     item: Item,
-    rows: Mapping[int, Float[Tensor, "1 head 1 key_pos"]] | None = None,
-) -> Float[Tensor, " head"]:
+    rows: Mapping[int, Float[Tensor, "1 _ 1 key_pos"]] | None = None,
+) -> Float[Tensor, " site"]:
     """The share of the last token's attention to a prompt that falls on its instruction, by head.
 
     Attention Tracker (Hung et al., 2024, https://arxiv.org/abs/2411.00348), section 3: an injected
@@ -120,7 +120,7 @@ def attention_to_instruction(
 
 def last_attention(
     model: LanguageModel, ids: Int[Tensor, "1 pos"]
-) -> Mapping[int, Float[Tensor, "1 head 1 key_pos"]]:
+) -> Mapping[int, Float[Tensor, "1 _ 1 key_pos"]]:
     """The attention of the last token, by layer."""
     return capture(
         model,

@@ -79,8 +79,8 @@ _NOTES = (
     ),
     (
         "chosen on deepset train, BIPIA e-mail train, generated prompts and half of the "
-        "over-defence prompts: layers, threshold and the generated prompts themselves; so the part of "
-        "'deepset, all' that is deepset train was not fitted on, but was chosen on"
+        "over-defence prompts: layers, threshold and the generated prompts themselves; so the part "
+        "of 'deepset, all' that is deepset train was not fitted on, but was chosen on"
     ),
     (
         "BIPIA: 50 contexts of a set, clean and with one drawn attack: e-mail at start, middle and "
