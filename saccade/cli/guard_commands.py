@@ -40,30 +40,35 @@ def guard_fit(
         Path | None, typer.Option(help="Folder for the guard. Default: in the cache.")
     ] = None,
     n: Annotated[
-        int, typer.Option("--prompts", help="Number of prompts if none are given.", min=20)
-    ] = 800,
+        int,
+        typer.Option("--prompts", help="Generated prompts of each kind if none are given.", min=20),
+    ] = 360,
     false_alarms: Annotated[
         float, typer.Option(help="Share of ordinary prompts that may be reported.")
-    ] = 0.05,
+    ] = 0.03,
     window: Annotated[int, typer.Option(help="Tokens per span; less than a sentence.", min=1)] = 9,
     seed: Annotated[Seed, typer.Option(help="Seed of the inserted requests.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Fit a guard on ordinary prompts only: no attack is needed.
+    """Fit a guard on generated prompts, or on your own ordinary ones: no attack is needed.
 
-    It is trained on the lens predictions of every head over spans of these prompts, and of copies
-    with an everyday request inserted; the threshold is set so that few ordinary prompts are
-    reported.
+    It is trained on the activations of heads over spans of ordinary and of injected prompts: those
+    that come with saccade, or yours and copies of them with an everyday request inserted. The
+    threshold is set so that few ordinary prompts are reported.
     """
     options.refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
 
     from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.guard.guard_examples import guard_examples
     from saccade.interp.studies.guard.guard_file import default_guard_path
     from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
-    from saccade.interp.studies.guard.guard_prompts import ordinary_prompts, prompts_of
+    from saccade.interp.studies.guard.guard_prompts import prompts_of
 
+    injected: list[str] | None = None
     if prompts is None:
-        texts = [each.text for each in ordinary_prompts("fit", n)]
+        examples = guard_examples(n, seed=seed)
+        texts = [each.text for each in examples if not each.is_injected]
+        injected = [each.text for each in examples if each.is_injected]
     else:
         given = read_text(prompts, what="prompts", most=MOST_BYTES)
         texts = list(prompts_of(given.splitlines()))
@@ -71,7 +76,12 @@ def guard_fit(
     config = GuardConfig(window=window, false_alarms=false_alarms, seed=seed)
     with options.showing_progress() as progress:
         guard = fit_guard(
-            lenses, texts, config=config, source=prompts or "saccade", progress=progress
+            lenses,
+            texts,
+            injected=injected,
+            config=config,
+            source=prompts or "saccade",
+            progress=progress,
         )
     path = out or default_guard_path(lenses.model)
     guard.save(path)

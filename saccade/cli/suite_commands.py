@@ -41,9 +41,10 @@ def evaluate_suite_command(
     """Evaluate a model on data that others wrote, with published numbers beside its own.
 
     lens-eval: hidden steps of a thought, read from residual streams and from single heads. roles:
-    name movers, S-inhibition, induction and function-vector heads, and do they hold? bias:
-    WinoBias, StereoSet, rated professions; the heads that carry gender, and what silencing them
-    costs. edit: memory injection on hand-written prompts, beside other memories.
+    name movers, S-inhibition, induction and function-vector heads, and do they hold? guard:
+    injected instructions, found by guards that never saw the set. bias: WinoBias, StereoSet, rated
+    professions; the heads that carry gender, and what silencing them costs. edit: memory injection
+    on hand-written prompts, beside other memories.
     """
     from saccade.interp.studies.suites.suite import SuiteConfig
     from saccade.interp.studies.suites.suites import evaluate_suite, find_items, save_plot

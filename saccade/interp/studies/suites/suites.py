@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from saccade.errors import MissingPackageError, TaskError, UsageError, suggest
 from saccade.interp.studies.suites.bias_suite import BiasSuite
 from saccade.interp.studies.suites.edit_suite import EditSuite
+from saccade.interp.studies.suites.guard_suite import GuardSuite
 from saccade.interp.studies.suites.lens_eval import LensEval
 from saccade.interp.studies.suites.role_suite import RoleSuite
 from saccade.interp.studies.suites.suite import (
@@ -26,7 +27,13 @@ from saccade.store.atomic import atomic_file
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
 
-_EVERY: tuple[Suite, ...] = (LensEval(), RoleSuite(), BiasSuite(), EditSuite())
+_EVERY: tuple[Suite, ...] = (
+    LensEval(),
+    RoleSuite(),
+    GuardSuite(),
+    BiasSuite(),
+    EditSuite(),
+)
 SUITES: Mapping[str, Suite] = {each.name: each for each in _EVERY}
 
 
