@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from scipy.stats import spearmanr
 
 from saccade.interp.atlas.atlas import Atlas, load_atlas
 from saccade.interp.atlas.labels import Label, make_labels
 from saccade.interp.atlas.token_shares import token_shares
+from saccade.interp.studies.fidelity.geometry import spearman
 from saccade.store.atomic import atomic_file
 
 SHOWN, TOKENS, ROLE_HEADS = 20, 5, 5
@@ -118,8 +118,10 @@ def agreement(atlas: Atlas) -> str:
         best = sorted(heads, key=lambda each: -each.roles[role])[:ROLE_HEADS]
         metric, what = OVER_TEXT.get(role, ("kl", "mean effect"))
         values = [float(head.to_dict()[metric]) for head in heads]
-        found = float(spearmanr(scores, values).statistic)
-        effect = float(spearmanr(scores, [head.kl for head in heads]).statistic)
+        effects = [head.kl for head in heads]
+        found, effect = spearman(
+            torch.tensor(scores).expand(2, -1), torch.tensor([values, effects])
+        ).tolist()
         rows.append(
             [
                 role,
