@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,21 +34,22 @@ def written_logits(
     state: Float[Tensor, "batch d_model"],
     *,
     tokens: Int[Tensor, " token"] | None = None,
-) -> Mapping[int, Float[Tensor, "batch head n"]]:
-    """By layer: the logits of what each head writes if it attends to a token with this state alone.
+) -> Iterator[tuple[int, Float[Tensor, "batch head n"]]]:
+    """Each layer with the logits of what its heads write to a token with this state alone.
+
+    One layer after the other: those of all layers together would take gigabytes.
 
     Args:
         token: the token itself, which the first layer reads.
         tokens: whose logits; None for all.
     """
     activation = _activation_alone(model, token, state)
-    found = {}
     for at in model.layers:
         written = head_outputs(at, activation[at.index])  # [batch, head, d_model]
         if at.post_norm is not None:
             written = at.post_norm.module(written)
-        found[at.index] = model.unembedding.linear(model.final_norm.module(written), tokens=tokens)
-    return found
+        normed = model.final_norm.module(written)
+        yield at.index, model.unembedding.linear(normed, tokens=tokens)
 
 
 def _activation_alone(
@@ -97,7 +98,7 @@ def copied_names(
     states = capture(model, ids, layers=[first], residual=True).residual[first]
     state = states[rows.to(states.device), places.to(states.device)]
     found = {}
-    for layer, logits in written_logits(model, token, state).items():
+    for layer, logits in written_logits(model, token, state):
         best = logits.topk(min(TOP, logits.shape[-1]), dim=-1, largest=not suppressed).indices
         found[layer] = (best == token.to(best.device)[:, None, None]).any(-1).float().cpu()
     return found
@@ -186,7 +187,7 @@ def successor_roles(
     read = ids[from_.to(ids.device)]
     state = first_outputs(model, read)
     best, top, same = {}, {}, {}
-    for layer, logits in written_logits(model, read, state, tokens=ids).items():
+    for layer, logits in written_logits(model, read, state, tokens=ids):
         order = logits.cpu().argsort(-1, descending=True)  # [pair, head, token]
         best[layer] = (order[..., 0] == to[:, None]).float()
         top[layer] = (order[..., :TOP] == to[:, None, None]).any(-1).float()
