@@ -40,6 +40,8 @@ from .interp.readings.prompt import PromptSpec
 from .interp.readings.reader import read
 from .interp.readings.reading import Reading
 from .interp.readings.readings import Readings
+from .interp.studies.suites.suite import SuiteConfig, SuiteResult
+from .interp.studies.suites.suites import evaluate_suite
 from .trace.trace import ImageTrace, Trace, load_trace, save_trace
 from .viewer.export import show
 from .zoo.recipes.recipe import Recipe, all_recipes, find_recipe, register_recipe
@@ -79,6 +81,8 @@ __all__ = [
     "SaccadeError",
     "Scale",
     "StoreError",
+    "SuiteConfig",
+    "SuiteResult",
     "TaskError",
     "Trace",
     "TrainConfig",
@@ -90,6 +94,7 @@ __all__ = [
     "build_atlas",
     "evaluate_lenses",
     "evaluate_run",
+    "evaluate_suite",
     "find_recipe",
     "fit_lenses",
     "generate",
