@@ -8,8 +8,8 @@ The effect of a replacement is the integral of that product over the way from th
 replacement, of which the gradient at the text is the first point alone. More points on the way are
 nearly exact if each head moves by itself (`saccade lens fidelity --gradients 3`), which takes runs
 of its own for each; if all move together, they change each other's gradients. So there is one
-gradient here, and what is exact stands beside it: `with_exact_end` measures all heads at the position of the prediction, where the largest effects
-are, and `with_agreement` the largest others.
+gradient here, and what is exact stands beside it: `with_exact_end` measures all heads at the
+position of the prediction, where the largest effects are, and `with_agreement` the largest others.
 
 What stays far off is the first token: many heads use it as a sink, and its stream has a form that
 the mean of other tokens destroys (`saccade.interp.heads.model.Encoding`).
