@@ -37,6 +37,7 @@ BASES: dict[str, list[list[str]]] = {
         ["--no-model", "--no-browser", "--host", "127.0.0.1", "@run"],
         ["--save", "page.html", "--text", "One day", *LENS],
     ],
+    "evaluate": [["@stereo.jsonl", *MODEL, *JSON]],
     "model": [["@model", *JSON]],
     "demo": [["--prompt", PROMPT, "--tokens", "200"]],
     "find-bias": [

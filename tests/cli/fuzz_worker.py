@@ -132,6 +132,9 @@ def write_texts(made: Path) -> None:
     (made / "other.txt").write_text("".join(reversed(STORY * 3)), encoding="utf-8")
     (made / "prompts.txt").write_text("\n".join(STORY[:30]), encoding="utf-8")
     (made / "pairs.txt").write_text("The {man|woman} saw\nA {boy|girl} ran\n", encoding="utf-8")
+    sentences = {"context": "Lily is a BLANK girl.", "stereotype": "Lily is a happy girl."}
+    sentences |= {"anti-stereotype": "Lily is a sad girl.", "unrelated": "Lily is a blue girl."}
+    (made / "stereo.jsonl").write_text(f"{json.dumps(sentences)}\n" * 8, encoding="utf-8")
     for part in ("train", "val", "test_2016_flickr"):
         for language, lines in (("de", GERMAN), ("en", ENGLISH)):
             text = "\n".join(lines * 7) + "\n"

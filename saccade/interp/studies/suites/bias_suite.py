@@ -227,6 +227,9 @@ class _Run:
 
     def stereoset(self, name: str, items: Sequence[Item], heads: Sequence[Site]) -> None:
         """Scores of the model, and their change where heads are set to their mean."""
+        if len(items) < FEWEST:
+            self.left_out[name] = f"{len(items)} items, fewer than {FEWEST}"
+            return
         seed = self.config.seed
         plain = sentence_scores(self.model, items, self.progress)
         groups = {
