@@ -45,6 +45,7 @@ LATER = [
         ),
         24,
     ),
+    (("cli/doctor.py", "interp/readings/model_check.py"), 2),
 ]
 MEDIAN_LINES = 150
 SHORT_LINES, MOST_SHORT = 40, 15

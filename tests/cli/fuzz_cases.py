@@ -37,7 +37,8 @@ BASES: dict[str, list[list[str]]] = {
         ["--no-model", "--no-browser", "--host", "127.0.0.1", "@run"],
         ["--save", "page.html", "--text", "One day", *LENS],
     ],
-    "model": [["@model", *JSON]],
+    "model": [["@model", *JSON], ["@model", "--check", *JSON]],
+    "doctor": [[*JSON]],
     "demo": [["--prompt", PROMPT, "--tokens", "200"]],
     "find-bias": [
         ["--words", "ball,dog", "--against", "car,tree", "--prompts", "@pairs.txt", *LENS, *DRAWS]
