@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c constraints.txt
-SOURCES := $(wildcard saccade tests bench tools)
+SOURCES := $(wildcard saccade tests bench tools examples)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check-format format lint types pytest index docs bench clean

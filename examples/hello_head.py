@@ -1,4 +1,4 @@
-"""Which heads promote the next word? `python examples/hello_head.py [MODEL]`"""
+"""Which heads matter for the next token: `python examples/hello_head.py [MODEL]`."""
 
 import sys
 

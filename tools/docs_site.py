@@ -169,7 +169,9 @@ def _value(hint: Any) -> str:
         return "|".join(map(str, get_args(hint)))
     if inner := [each for each in get_args(hint) if each is not type(None)]:
         return _value(inner[0])
-    return {bool: "", str: "TEXT"}.get(hint, hint.__name__.upper())
+    if hint is bool:
+        return ""
+    return "TEXT" if hint is str else hint.__name__.upper()
 
 
 def _default(value: Any) -> str:
@@ -304,7 +306,8 @@ def on_post_build(config: MkDocsConfig) -> None:
         text = plain_markdown(page.markdown or "")
         target = site / page.file.dest_uri.replace(".html", ".md")
         target.write_text(text, encoding="utf-8")
-        above = page.ancestors[-1].title if page.ancestors else config.site_name
+        ancestors = [each.title for each in page.ancestors]
+        above = ancestors[-1] if ancestors else config.site_name
         if above != section:
             lines.append(f"\n## {above}\n")
             section = above
