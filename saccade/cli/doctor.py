@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
@@ -62,7 +60,7 @@ def doctor(data: DataFolder = None, as_json: Json = False) -> None:
     """
     found = {
         "versions": _versions(),
-        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        "system": f"{sys.platform}, {os.cpu_count()} processors",
         "devices": _devices(),
         "cache": _cache(),
         "data": _data(data),
@@ -72,7 +70,7 @@ def doctor(data: DataFolder = None, as_json: Json = False) -> None:
 
 
 def _versions() -> dict[str, str | None]:
-    own = {"saccade": __version__, "python": platform.python_version()}
+    own = {"saccade": __version__, "python": sys.version.split()[0]}
     return {**own, **{name: _version(name) for name in SHOWN_VERSIONS}}
 
 
@@ -107,19 +105,19 @@ def _cache() -> dict[str, Any]:
     }
 
 
-def _size(folder: Path) -> int:
+def _size(folder: Any) -> int:
     """Bytes of all files in a folder; links and files that vanish meanwhile are left out."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(Path(place, name)).st_size
+                total += os.lstat(os.path.join(place, name)).st_size
             except OSError:
                 continue
     return total
 
 
-def _data(folder: Path | None) -> dict[str, Any]:
+def _data(folder: Any) -> dict[str, Any]:
     from saccade.zoo.tasks.datasets import list_data
 
     listed = list_data(folder)

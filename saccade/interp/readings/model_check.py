@@ -8,6 +8,7 @@ that head alone is zero: a plain forward pass with one hook, which shares no cod
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,9 @@ from torch import Tensor, nn
 
 from saccade.errors import ModelError
 from saccade.interp.effects.effects import Part, measure_effects
-from saccade.interp.effects.joined_pass import Method
 from saccade.interp.effects.replacement import Replacement
 from saccade.interp.heads.capture import TOLERANCE
 from saccade.interp.heads.model import LanguageModel
-from saccade.interp.heads.taps import HeadLayer
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 # A KL is a difference of sums over the vocabulary: it is off by more than the states behind it.
@@ -40,7 +39,7 @@ class ModelCheck:
     forward_seconds: float
     read_seconds: float
     """The effects of all heads in one pass."""
-    method: Method
+    method: str
     """How the heads were read; "whole" where the model's layers cannot be run one by one."""
     head: str
     """The head with the strongest effect."""
@@ -107,15 +106,19 @@ def _whole_run_effect(
 ) -> float:
     assert part.head is not None, "only single heads were measured"
     at = model.layer(part.layer)
-    with at.projection.register_forward_pre_hook(_zero_last(at, part.head)):
+    with at.projection.register_forward_pre_hook(
+        _zero_last(part.head * at.d_head, (part.head + 1) * at.d_head)
+    ):
         without = _log_probs(model, ids)
     return float((plain.exp() * (plain - without)).sum())
 
 
-def _zero_last(at: HeadLayer, head: int) -> Any:
+def _zero_last(first: int, end: int) -> Any:
+    """A hook before a projection: these features of the last token are zero."""
+
     def change(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         z = args[0].clone()
-        z[..., -1, head * at.d_head : (head + 1) * at.d_head] = 0.0
+        z[..., -1, first:end] = 0.0
         return (z, *args[1:])
 
     return change
@@ -127,7 +130,5 @@ def peak_bytes() -> int | None:
         import resource
     except ImportError:  # Windows
         return None
-    import sys
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
