@@ -15,16 +15,23 @@ repository, cut to 20 or 512 tokens. Takes about three minutes for the default m
 - `extra_memory_gb_512`: the peak above the loaded model while effects are measured.
 - `attribution_over_forward_20`: attribution of one prediction to all heads at all positions, with
   the exact effects at the last one; `gradient_over_forward_20`: without them.
-- `first_order_fidelity_mean`, `_worst_layer`: the correlation of the gradient with the exact effect
-  on a score, over heads and all positions but the first; of 11 layers, each the mean of four
-  prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last position.
-  `with_first_fidelity_mean`: the gradient, the first position included.
+- `first_order_fidelity_mean`, `_worst_layer`: the correlation of first-order predictions with the
+  exact effect, the `ablation` metric of `saccade lens fidelity --gradients 3`: the change of all
+  logits when a head is set to its mean, over every third head of 10 layers, three points on the
+  way from activation to mean; `half_way_fidelity_*`, `gradient_fidelity_*`: one point, half-way or
+  at the text. Text of the model's own.
+- `map_gradient_mean`, `_worst_layer`: the same question for the overview of positions and heads,
+  whose one backward pass is for one score: the correlation of the gradient with the exact effect
+  on that score, over heads and all positions but the first; of 11 layers, each the mean of four
+  prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last position, as the
+  map is shown. `with_first_fidelity_mean`: the gradient, the first position included.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,10 +54,14 @@ from saccade.interp.effects.target import Target, find_target
 from saccade.interp.heads import onednn
 from saccade.interp.heads.model import LanguageModel
 from saccade.interp.heads.taps import HeadLayer
+from saccade.interp.lenses.self_text import write_corpus
 from saccade.interp.readings.generation import generate
+from saccade.interp.studies.fidelity.ablation_check import check_ablation, gauss_legendre, rules_of
+from saccade.interp.studies.fidelity.stage import Stage
 
 TEXT = Path(__file__).resolve().parent.parent / "docs" / "lenses.md"
 REPEATS = 7
+N_WINDOWS, WINDOW, FIDELITY_LAYERS, HEAD_EVERY = 8, 32, 10, 3
 NEW_TOKENS = 16
 
 
@@ -209,11 +220,34 @@ def fidelity(model: LanguageModel, mean: Replacement) -> dict[str, float]:
             )
     by_name = {name: torch.tensor(rows).mean(0) for name, rows in found.items()}
     return {
-        "first_order_fidelity_mean": float(by_name["gradient"].mean()),
-        "first_order_fidelity_worst_layer": float(by_name["gradient"].min()),
+        "map_gradient_mean": float(by_name["gradient"].mean()),
+        "map_gradient_worst_layer": float(by_name["gradient"].min()),
         "map_fidelity_mean": float(by_name["map"].mean()),
         "map_fidelity_worst_layer": float(by_name["map"].min()),
         "with_first_fidelity_mean": float(by_name["all"].mean()),
+    }
+
+
+def first_order(model: LanguageModel, mean: Replacement) -> dict[str, float]:
+    """First-order predictions of the change of all logits, checked by `saccade lens fidelity`."""
+    del mean  # a stage has the mean of its own text, as the command has
+    n_tokens = N_WINDOWS * (WINDOW + 1)
+    windows = write_corpus(model, n_tokens=n_tokens, window=WINDOW, seed=1).windows[:N_WINDOWS]
+    last = len(model.layers) - 1
+    rules = (*rules_of(1), gauss_legendre(3))
+    rows = []
+    for place in range(FIDELITY_LAYERS):
+        layer = model.layers[round(place * last / (FIDELITY_LAYERS - 1))].index
+        heads = range(0, model.layer(layer).n_heads, HEAD_EVERY)
+        checks = check_ablation(Stage.of(model, windows, layer), {}, rules=rules, heads=heads)
+        rows.append([float(checks[rule.name].correlations()[0].mean()) for rule in rules])
+        print(f"layer {layer}: {rows[-1]}", file=sys.stderr)
+    found = torch.tensor(rows).T
+    names = ("gradient", "half_way", "first_order")
+    return {
+        f"{name}_fidelity_{what}": float(value)
+        for name, row in zip(names, found, strict=True)
+        for what, value in (("mean", row.mean()), ("worst_layer", row.min()))
     }
 
 
@@ -253,6 +287,7 @@ PARTS = {
     "generation": generation,
     "attribution": attribution,
     "fidelity": fidelity,
+    "first-order": first_order,
 }
 
 

@@ -100,7 +100,8 @@ def concentration(atlas: Atlas) -> Iterator[str]:
     shares = means.cumsum(0) / means.sum()
     for n in (1, 20, 54):
         if n <= len(shares):
-            yield f"- the {n} largest of {len(shares)} heads have {shares[n - 1]:.0%} of all effects"
+            share = f"{shares[n - 1]:.0%} of all effects"
+            yield f"- the {n} largest of {len(shares)} heads have {share}"
     strongest = kl.sort(0, descending=True).values[: max(1, len(kl) // 100)].sum(0) / kl.sum(0)
     yield f"- 1 % of the positions have {strongest.median():.0%} of the effect of a head (median)"
     never = float((kl.mean(0) < 1e-3).double().mean())
@@ -136,7 +137,12 @@ def paths(atlas: Atlas) -> Iterator[str]:
     """Pairs of heads that compose most, beside random ones."""
     found = atlas.tables.get("paths")
     if found:
-        yield f"- measured paths: { ({k: v for k, v in found.items() if k != 'pairs'}) }"
+        rank, low, high = found["rank_correlation"]
+        interval = f"{rank:.2f} [{low:.2f}, {high:.2f}]"
+        yield f"- composition scores and measured paths: rank correlation {interval}"
+        for name in ("largest_kl", "control_kl"):
+            value, low, high = (1e6 * each for each in found[name])
+            yield f"- {name}: {value:.1f} [{low:.1f}, {high:.1f}] millionths of a nat"
 
 
 def reasons(atlas: Atlas) -> Iterator[str]:

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    HeadsShown,
-    Json,
-    JsonOfHeads,
-    LensName,
-    ModelOptions,
-    showing_progress,
-    with_model_options,
-    with_options_of,
-)
+from saccade.cli import options
 from saccade.cli.places import read_head, read_place
 from saccade.errors import StoreError, UsageError
 from saccade.interp.atlas.atlas_config import AtlasConfig
@@ -42,8 +32,8 @@ torchrun --nproc-per-node=2 -m saccade atlas build --corpus wiki.txt --tokens 20
 """
 
 
-@with_options_of(AtlasConfig)
-@with_model_options
+@options.with_options_of(AtlasConfig)
+@options.with_model_options
 def atlas_build(
     settings: AtlasConfig,
     corpus: Annotated[
@@ -57,13 +47,13 @@ def atlas_build(
         list[str] | None,
         typer.Option(help="Only this head (9.8) or this layer (9); can be repeated. Default: all."),
     ] = None,
-    lens: LensName = None,
+    lens: options.LensName = None,
     without_lenses: Annotated[
         bool, typer.Option("--without-lenses", help="Read no lenses, though there are some.")
     ] = False,
-    model: ModelOptions = DEFAULT_OPTIONS,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
     out: Annotated[Path | None, typer.Option(help="Output folder. Default: in the cache.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure every head of a model over a text: what it does, knows and looks at.
 
@@ -83,7 +73,7 @@ def atlas_build(
     path = out or default_atlas_path(opened.fingerprint)
     text = corpus or [SELF]
     try:
-        with showing_progress(is_quiet=not is_first) as progress:
+        with options.showing_progress(is_quiet=not is_first) as progress:
             atlas = build_atlas(
                 opened,
                 text[0] if len(text) == 1 else text,
@@ -178,8 +168,8 @@ def atlas_show(
     by: Annotated[
         str, typer.Option(help="Rank all heads by this metric, such as kl, matters, previous.")
     ] = "kl",
-    heads: HeadsShown = 20,
-    as_json: JsonOfHeads = False,
+    heads: options.HeadsShown = 20,
+    as_json: options.JsonOfHeads = False,
 ) -> None:
     """Show the heads of an atlas, or everything about one head.
 
@@ -310,8 +300,8 @@ def atlas_find(
         str | None, typer.Option(help="Compare with this source. Default: all others.")
     ] = None,
     atlas: AtlasFolder = None,
-    heads: HeadsShown = 20,
-    as_json: JsonOfHeads = False,
+    heads: options.HeadsShown = 20,
+    as_json: options.JsonOfHeads = False,
 ) -> None:
     """Find heads in an atlas; all conditions must hold, the first one ranks.
 
@@ -357,7 +347,7 @@ saccade atlas merge shard-1 shard-2 shard-3 --out whole --without-sequences --js
 """
 
 
-@with_model_options
+@options.with_model_options
 def atlas_merge(
     folders: Annotated[list[Path], typer.Argument(help="Atlases of one model, of other texts.")],
     out: Annotated[Path, typer.Option(help="Output folder.")],
@@ -368,8 +358,8 @@ def atlas_merge(
             help="Do not open the model: no sampled sequences, no directions.",
         ),
     ] = False,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    as_json: Json = False,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    as_json: options.Json = False,
 ) -> None:
     """Merge atlases that were built of different texts.
 
@@ -383,7 +373,7 @@ def atlas_merge(
     merged = merge_atlases([load_atlas(folder) for folder in folders])
     if not without_sequences:
         opened = model.open()
-        with showing_progress() as progress:
+        with options.showing_progress() as progress:
             merged = with_sequences(opened, merged, progress=progress)
             merged = with_directions(opened, merged, progress=progress)
     merged.save(out)
@@ -409,7 +399,7 @@ def atlas_export(
         str | None, typer.Option(help="The head of the page, such as 9.8.", metavar="HEAD")
     ] = None,
     atlas: AtlasFolder = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write an atlas for other programs, or as pages for people without saccade.
 
@@ -446,7 +436,7 @@ def _export(atlas: Atlas, to: str, out: Path, head: tuple[int, int] | None) -> N
     if head is not None:
         write_head_file(out, atlas, *head)
     elif to == "site":
-        with showing_progress() as progress:
+        with options.showing_progress() as progress:
             write_site(out, atlas, progress=lambda n, of: progress("writing pages", n, of))
     elif to == "headvis":
         write_headvis(out, atlas)

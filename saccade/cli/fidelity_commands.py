@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Json,
-    LensName,
-    LensPlugin,
-    ModelOptions,
-    MostTokens,
-    Window,
-    load_plugin,
-    showing_progress,
-    with_model_options,
-    with_options_of,
-)
+from saccade.cli import options
 from saccade.errors import UsageError
 from saccade.interp.lenses.fit_config import FitConfig
 from saccade.interp.studies.fidelity.config import FidelityConfig
@@ -41,8 +29,8 @@ saccade lens fidelity --layer 12 --heads 0,3 --compare jacobian-lens --json
 """
 
 
-@with_options_of(FidelityConfig)
-@with_model_options
+@options.with_options_of(FidelityConfig)
+@options.with_model_options
 def lens_fidelity(
     settings: FidelityConfig,
     layer: Annotated[list[int], typer.Option(help="The layer; can be repeated.")],
@@ -56,8 +44,8 @@ def lens_fidelity(
             "a dataset, or self: text that the model generates."
         ),
     ] = "self",
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,7 +53,7 @@ def lens_fidelity(
             "them with these and with the raw unembedding."
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of a metric, layers x heads.")
     ] = None,
@@ -80,7 +68,7 @@ def lens_fidelity(
             help="Store the metrics in the manifest of the lenses, for `saccade read`.",
         ),
     ] = True,
-    plugin: LensPlugin = None,
+    plugin: options.LensPlugin = None,
 ) -> None:
     """Intervene on the heads of a layer, and compare their effect with their lenses.
 
@@ -95,7 +83,7 @@ def lens_fidelity(
     head, in nats.
     """
     chosen = _numbers(heads)
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.interp.lenses.lens_set import find_lenses, load_lenses
     from saccade.interp.studies.fidelity.measure import measure_fidelity
@@ -112,7 +100,7 @@ def lens_fidelity(
     }
     text = _text(corpus, opened, lenses, settings)
     layers = list(dict.fromkeys(layer))
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         if others:
             kinds = _compare(lenses, others, text, layers, settings, progress)
             _show(kinds, as_json=as_json)
@@ -211,13 +199,13 @@ saccade lens transfer --corpus wiki-test.txt --to my-fine-tuned-model --json
 """
 
 
-@with_model_options
+@options.with_model_options
 def lens_transfer(
     corpus: Annotated[
         str, typer.Option(help="Held-out text: a text or JSONL file, a folder of them, a dataset.")
     ],
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     to: Annotated[
         str | None,
         typer.Option(help="Another version of the model to use the lenses on: a name or a folder."),
@@ -228,20 +216,20 @@ def lens_transfer(
     layer: Annotated[
         list[int] | None, typer.Option(help="Only these layers; can be repeated.")
     ] = None,
-    window: Window = FitConfig.window,
-    tokens: MostTokens = FitConfig.tokens,
-    as_json: Json = False,
+    window: options.Window = FitConfig.window,
+    tokens: options.MostTokens = FitConfig.tokens,
+    as_json: options.Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the extra KL, layers x layers.")
     ] = None,
-    plugin: LensPlugin = None,
+    plugin: options.LensPlugin = None,
 ) -> None:
     """Use the lenses of each layer on every other layer, and show the extra KL.
 
     With --to, use them on another version of the model; with --shared, solve one lens for the
     heads of several neighbouring layers.
     """
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.interp.lenses.corpus import read_corpus
     from saccade.interp.lenses.lens_set import load_lenses
@@ -252,7 +240,7 @@ def lens_transfer(
         opened.layer(each)
     lenses = load_lenses(lens, opened)
     text = read_corpus(corpus, opened, window=window, max_tokens=tokens)
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         if to is not None:
             found = transfer_to(lenses, replace(model, model=to).open(), text, progress=progress)
         elif shared:

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    HeadsShown,
-    JsonFile,
-    JsonOfHeads,
-    LensName,
-    ModelOptions,
-    refuse_trusted_stdin,
-    showing_progress,
-    with_model_options,
-)
+from saccade.cli import options
 from saccade.cli.text_input import MOST_BYTES, read_text
 from saccade.store.schema import Seed
 
@@ -31,7 +21,7 @@ saccade find-bias --words she,her,hers --against he,him,his --prompts prompts.tx
 """
 
 
-@with_model_options
+@options.with_model_options
 def find_bias(
     suite: Annotated[
         str,
@@ -53,8 +43,8 @@ def find_bias(
             help="A file with one prompt per line; - for stdin. A line with {one|other} is a pair."
         ),
     ] = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     ablate: Annotated[
         int, typer.Option(help="Number of heads to ablate, the clearest, one at a time.", min=0)
     ] = 12,
@@ -66,21 +56,23 @@ def find_bias(
         int, typer.Option(help="Number of bootstrap draws.", min=100, max=100_000)
     ] = 2000,
     seed: Annotated[Seed, typer.Option(help="Seed of those draws.")] = 0,
-    heads: HeadsShown = 12,
-    as_json: JsonOfHeads = False,
+    heads: options.HeadsShown = 12,
+    as_json: options.JsonOfHeads = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the differences, layers x heads.")
     ] = None,
-    out: JsonFile = None,
+    out: options.JsonFile = None,
 ) -> None:
     """Find the heads whose lens gives more to some words after one prompt than after its partner.
 
     For each head: the mass of its lens on the words (minus that on the words against them) after
     the first and the second prompts, the difference with an interval, and how much of the model's
     own difference disappears when the head is ablated. The mass on a word of several tokens is the
-    lens's probability of the first times the model's probability of the rest.
+    lens's probability of the first times the model's probability of the rest. The heads that change
+    the difference are then ablated together: the caption says what they carry, and what silencing
+    them costs on definitional words (king, queen, mother) and in perplexity.
     """
-    refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
+    options.refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
 
     from saccade.interp.studies.bias.bias_words import find_suite, find_words, split_pairs
 
@@ -95,7 +87,7 @@ def find_bias(
 
     lenses = load_lenses(lens, model.open())
     config = BiasConfig(ablate=ablate, by=by, draws=draws, seed=seed)
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         found = find_bias(lenses, named, pairs, against=other, config=config, progress=progress)
     if found.in_pieces:
         n, shown = len(found.in_pieces), ", ".join(found.in_pieces[:5])

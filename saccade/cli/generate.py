@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Ablate,
-    Chat,
-    Json,
-    MeanText,
-    ModelOptions,
-    OtherPrompt,
-    line_writer,
-    refuse_trusted_stdin,
-    with_model_options,
-)
+from saccade.cli import options
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
@@ -35,7 +24,7 @@ saccade generate "Name three rivers." --chat --temperature 0.8 --top-p 0.9 --see
 MOST_SHOWN = 13  # columns of a token: a longer one is cut
 
 
-@with_model_options
+@options.with_model_options
 def generate(
     text: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; - reads stdin.")],
     tokens: Annotated[int, typer.Option(help="How many tokens at most.", min=1)] = 20,
@@ -48,12 +37,12 @@ def generate(
     ] = 1.0,
     seed: Annotated[Seed, typer.Option(help="Of the drawing.")] = 0,
     heads: Annotated[int, typer.Option(help="How many heads of each sign to show.", min=1)] = 3,
-    chat: Chat = False,
-    ablate: Ablate = "mean",
-    other: OtherPrompt = None,
-    corpus: MeanText = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    as_json: Json = False,
+    chat: options.Chat = False,
+    ablate: options.Ablate = "mean",
+    other: options.OtherPrompt = None,
+    corpus: options.MeanText = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    as_json: options.Json = False,
 ) -> None:
     """Continue a prompt, each token with the heads that promote it most and those that oppose it.
 
@@ -62,7 +51,7 @@ def generate(
     are measured for all heads in the same pass that writes the token. Stops at the model's end of
     text. With --json a line of JSON a token.
     """
-    refuse_trusted_stdin(text, trust_remote_code=model.trust_remote_code)
+    options.refuse_trusted_stdin(text, trust_remote_code=model.trust_remote_code)
     prompt = read_text(text, what="the text").rstrip("\n") if text == STDIN else text
     if not prompt.strip():
         raise UsageError(f"the text is empty: {prompt!r}", hint="give at least one token")
@@ -81,7 +70,7 @@ def generate(
         replacement=replacement_of(opened, ablate, other=other, corpus=corpus),
     )
     ids: list[int] = []
-    with line_writer() as write:
+    with options.line_writer() as write:
         for each in written:
             if not each.is_end:
                 ids.append(each.token.id)

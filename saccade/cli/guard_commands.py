@@ -10,16 +10,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Json,
-    JsonFile,
-    LensName,
-    ModelOptions,
-    refuse_trusted_stdin,
-    showing_progress,
-    with_model_options,
-)
+from saccade.cli import options
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text, stdin_lines
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
@@ -34,7 +25,7 @@ saccade guard fit ordinary.jsonl --out my-guard --false-alarms 0.01
 """
 
 
-@with_model_options
+@options.with_model_options
 def guard_fit(
     prompts: Annotated[
         str | None,
@@ -43,44 +34,54 @@ def guard_fit(
             "prompts that come with saccade."
         ),
     ] = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the guard. Default: in the cache.")
     ] = None,
     n: Annotated[
-        int, typer.Option("--prompts", help="Number of prompts if none are given.", min=20)
-    ] = 800,
+        int,
+        typer.Option("--prompts", help="Generated prompts of each kind if none are given.", min=20),
+    ] = 360,
     false_alarms: Annotated[
         float, typer.Option(help="Share of ordinary prompts that may be reported.")
-    ] = 0.05,
+    ] = 0.03,
     window: Annotated[int, typer.Option(help="Tokens per span; less than a sentence.", min=1)] = 9,
     seed: Annotated[Seed, typer.Option(help="Seed of the inserted requests.")] = 0,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Fit a guard on ordinary prompts only: no attack is needed.
+    """Fit a guard on generated prompts, or on your own ordinary ones: no attack is needed.
 
-    It is trained on the lens predictions of every head over spans of these prompts, and of copies
-    with an everyday request inserted; the threshold is set so that few ordinary prompts are
-    reported.
+    It is trained on the activations of heads over spans of ordinary and of injected prompts: those
+    that come with saccade, or yours and copies of them with an everyday request inserted. The
+    threshold is set so that few ordinary prompts are reported.
     """
-    refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
+    options.refuse_trusted_stdin(prompts, trust_remote_code=model.trust_remote_code)
 
     from saccade.interp.lenses.lens_set import load_lenses
+    from saccade.interp.studies.guard.guard_examples import guard_examples
     from saccade.interp.studies.guard.guard_file import default_guard_path
     from saccade.interp.studies.guard.guard_fit import GuardConfig, fit_guard
-    from saccade.interp.studies.guard.guard_prompts import ordinary_prompts, prompts_of
+    from saccade.interp.studies.guard.guard_prompts import prompts_of
 
+    injected: list[str] | None = None
     if prompts is None:
-        texts = [each.text for each in ordinary_prompts("fit", n)]
+        examples = guard_examples(n, seed=seed)
+        texts = [each.text for each in examples if not each.is_injected]
+        injected = [each.text for each in examples if each.is_injected]
     else:
         given = read_text(prompts, what="prompts", most=MOST_BYTES)
         texts = list(prompts_of(given.splitlines()))
     lenses = load_lenses(lens, model.open())
     config = GuardConfig(window=window, false_alarms=false_alarms, seed=seed)
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         guard = fit_guard(
-            lenses, texts, config=config, source=prompts or "saccade", progress=progress
+            lenses,
+            texts,
+            injected=injected,
+            config=config,
+            source=prompts or "saccade",
+            progress=progress,
         )
     path = out or default_guard_path(lenses.model)
     guard.save(path)
@@ -98,15 +99,15 @@ saccade guard score - --json < prompts.jsonl | grep '"alarm": true'
 """
 
 
-@with_model_options
+@options.with_model_options
 def guard_score(
     prompt: Annotated[
         str,
         typer.Argument(help="A prompt; - reads one per line from stdin, plain or JSON."),
     ],
     guard: GuardFolder = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     heads: Annotated[int, typer.Option(help="Number of heads to show for an alarm.", min=0)] = 3,
     tokens: Annotated[int, typer.Option(help="Number of tokens per head.", min=1)] = 5,
     batch: Annotated[
@@ -121,7 +122,7 @@ def guard_score(
     Every prompt gets an answer, in order, as soon as its batch is read, so that the command works
     in a pipe.
     """
-    refuse_trusted_stdin(prompt, trust_remote_code=model.trust_remote_code)
+    options.refuse_trusted_stdin(prompt, trust_remote_code=model.trust_remote_code)
     if not prompt.strip():
         raise UsageError(f"the prompt is empty: {prompt!r}", hint="give at least one token")
 
@@ -148,18 +149,18 @@ saccade guard eval --guard my-guard --prompts 100 --json
 """
 
 
-@with_model_options
+@options.with_model_options
 def guard_eval(
     guard: GuardFolder = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     n: Annotated[
         int,
         typer.Option("--prompts", help="Prompts of each kind in each part.", min=10, max=10_000),
     ] = 300,
     seed: Annotated[Seed, typer.Option(help="Seed of the generated prompts.")] = 1,
-    as_json: Json = False,
-    out: JsonFile = None,
+    as_json: options.Json = False,
+    out: options.JsonFile = None,
 ) -> None:
     """Evaluate a guard on ordinary and injected prompts with held-out templates and texts.
 
@@ -173,7 +174,7 @@ def guard_eval(
 
     lenses = load_lenses(lens, model.open())
     loaded = load_guard(guard, lenses)
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         found = evaluate_guard(loaded, n=n, seed=seed, progress=progress)
     if out is not None:
         from saccade.store.atomic import atomic_file

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Ablate,
-    Against,
-    DataFolder,
-    HeadsShown,
-    JsonOfHeads,
-    MeanText,
-    ModelOptions,
-    OtherPrompt,
-    showing_progress,
-    with_model_options,
-)
+from saccade.cli import options
 from saccade.errors import UsageError
 from saccade.store.schema import Seed
 
@@ -37,16 +25,16 @@ saccade heads rank "When Mary and John met, John gave a book to" --token Mary --
 """
 
 
-@with_model_options
+@options.with_model_options
 def heads_rank(
     text: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt.")],
     token: Annotated[
         str, typer.Option(help="The next token to explain; of a word of several tokens, the first.")
     ],
-    against: Against = None,
-    ablate: Ablate = "mean",
-    other: OtherPrompt = None,
-    corpus: MeanText = None,
+    against: options.Against = None,
+    ablate: options.Ablate = "mean",
+    other: options.OtherPrompt = None,
+    corpus: options.MeanText = None,
     shows_repair: Annotated[
         bool,
         typer.Option(
@@ -61,9 +49,9 @@ def heads_rank(
             help="Also ablate each head at every token, and rank by that effect.",
         ),
     ] = False,
-    heads: HeadsShown = 12,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    as_json: JsonOfHeads = False,
+    heads: options.HeadsShown = 12,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    as_json: options.JsonOfHeads = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the effects, layers x heads.")
     ] = None,
@@ -167,7 +155,7 @@ saccade heads roles --role induction --role successor --json
 """
 
 
-@with_model_options
+@options.with_model_options
 def heads_roles(
     role: Annotated[
         list[str] | None,
@@ -175,9 +163,9 @@ def heads_roles(
     ] = None,
     heads: Annotated[int, typer.Option(help="Number of heads to show per role.", min=1)] = 6,
     seed: Annotated[Seed, typer.Option(help="Seed of texts and intervals.")] = 0,
-    data: DataFolder = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    as_json: JsonOfHeads = False,
+    data: options.DataFolder = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    as_json: options.JsonOfHeads = False,
     png: Annotated[
         Path | None, typer.Option(help="Write one heat map per role to this file.")
     ] = None,
@@ -193,7 +181,7 @@ def heads_roles(
     from saccade.interp.studies.roles.roles import checked_roles, find_roles
 
     asked = checked_roles(role) if role else None
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         found = find_roles(model.open(), roles=asked, seed=seed, data=data, progress=progress)
     if png is not None and found.found:
         from saccade.interp.lenses.evaluation import save_heat_maps

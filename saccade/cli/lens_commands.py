@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Json,
-    LensName,
-    LensPlugin,
-    ModelOptions,
-    MostTokens,
-    Window,
-    load_plugin,
-    showing_progress,
-    with_model_options,
-    with_options_of,
-)
+from saccade.cli import options
 from saccade.errors import UsageError
 from saccade.interp.lenses.fit_config import FitConfig
 
@@ -37,8 +25,8 @@ torchrun --nproc-per-node=2 -m saccade lens fit --corpus wiki.txt --tokens 10000
 """
 
 
-@with_options_of(FitConfig)
-@with_model_options
+@options.with_options_of(FitConfig)
+@options.with_model_options
 def lens_fit(
     settings: FitConfig,
     corpus: Annotated[
@@ -48,12 +36,12 @@ def lens_fit(
             "repeated. Default: self, text that the model generates."
         ),
     ] = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
     out: Annotated[
         Path | None,
         typer.Option(help="Output folder. Default: where `saccade read` looks."),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
     plugin: Annotated[
         Path | None, typer.Option(help="A Python file with your own lens or objective.")
     ] = None,
@@ -64,7 +52,7 @@ def lens_fit(
     started again with the same options. Started by torchrun, the processes share the
     text.
     """
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.interp.lenses.fit import SELF, fit_lenses
     from saccade.interp.lenses.gather import FitInterrupted
@@ -75,7 +63,7 @@ def lens_fit(
     path = out or default_lens_path(opened)
     text = corpus or [SELF]
     try:
-        with showing_progress(is_quiet=not is_first) as progress:
+        with options.showing_progress(is_quiet=not is_first) as progress:
             lenses = fit_lenses(
                 opened,
                 text[0] if len(text) == 1 else text,
@@ -128,7 +116,7 @@ saccade lens eval --lens my-lens --corpus wiki-test.txt --tuned-on wiki-train.tx
 """
 
 
-@with_model_options
+@options.with_model_options
 def lens_eval(
     corpus: Annotated[
         str,
@@ -137,8 +125,8 @@ def lens_eval(
             "that the model generates, other than the text of the fit."
         ),
     ],
-    lens: LensName = None,
-    model: ModelOptions = DEFAULT_OPTIONS,
+    lens: options.LensName = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
     positions: Annotated[
         int,
         typer.Option(help="Positions to score at most, evenly spaced over the text.", min=1),
@@ -156,17 +144,17 @@ def lens_eval(
     best: Annotated[
         str | None, typer.Option(help="The best known lenses; shows the share of their gain.")
     ] = None,
-    window: Window = FitConfig.window,
-    tokens: MostTokens = 262_144,
+    window: options.Window = FitConfig.window,
+    tokens: options.MostTokens = 262_144,
     show_all: Annotated[bool, typer.Option("--all", help="A row for every head.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
     png: Annotated[
         Path | None, typer.Option(help="Write a heat map of the gain, layers x heads.")
     ] = None,
     save: Annotated[
         bool, typer.Option("--save", help="Store the metrics in the manifest of the lenses.")
     ] = False,
-    plugin: LensPlugin = None,
+    plugin: options.LensPlugin = None,
 ) -> None:
     """Score every lens on held-out text, next to the baseline, logit and tuned lenses.
 
@@ -180,7 +168,7 @@ def lens_eval(
             f"cannot save the metrics with {lens}: it is not a local folder",
             hint="leave out --save, or give a folder of your own",
         )
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.interp.lenses.corpus import read_corpus
     from saccade.interp.lenses.evaluate import evaluate_lenses
@@ -213,7 +201,7 @@ def lens_eval(
                 hint="give --tuned-on another text",
             )
         others.append(tuned_lenses(opened, fitted_on))
-    with showing_progress() as progress:
+    with options.showing_progress() as progress:
         evaluation = evaluate_lenses(
             lenses,
             text,
@@ -273,7 +261,7 @@ saccade lens list --json | jq '.[].model'
 
 
 def lens_list(
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """List the lenses in the cache, where `saccade read` looks for them."""
     from saccade.errors import SaccadeError
@@ -308,19 +296,19 @@ saccade lens merge monday tuesday wednesday --out week --json
 """
 
 
-@with_model_options
+@options.with_model_options
 def lens_merge(
     folders: Annotated[list[Path], typer.Argument(help="Lenses fitted separately, for one model.")],
     out: Annotated[Path, typer.Option(help="Output folder.")],
-    model: ModelOptions = DEFAULT_OPTIONS,
-    as_json: Json = False,
-    plugin: LensPlugin = None,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    as_json: options.Json = False,
+    plugin: options.LensPlugin = None,
 ) -> None:
     """Merge closed-form lenses that were fitted on different text.
 
     Their statistics add up, so the result is that of one fit over all of the text.
     """
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.interp.lenses.fit import merge_lenses
     from saccade.interp.lenses.lens_set import load_lenses
@@ -341,7 +329,7 @@ def lens_push(
     folder: Annotated[Path, typer.Argument(help="A folder written by `saccade lens fit`.")],
     name: Annotated[str, typer.Argument(help="Name on the hub: user/name.")],
     private: Annotated[bool, typer.Option("--private", help="Only you can see them.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Publish lenses on the Hugging Face hub, for `saccade read --lens user/name`.
 

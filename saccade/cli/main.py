@@ -88,6 +88,7 @@ from saccade.cli.run_commands import (
     sample,
     translate,
 )
+from saccade.cli.suite_commands import EVALUATE_EXAMPLES, evaluate_suite_command
 from saccade.cli.trace_commands import PLOT_EXAMPLES, TRACE_EXAMPLES, plot, trace
 from saccade.cli.train_commands import (
     EVAL_EXAMPLES,
@@ -122,6 +123,7 @@ COMMANDS = {
     "read": Command(read, READ_EXAMPLES),
     "generate": Command(generate, GENERATE_EXAMPLES),
     "view": Command(view, VIEW_EXAMPLES),
+    "evaluate": Command(evaluate_suite_command, EVALUATE_EXAMPLES),
     "find-bias": Command(find_bias, FIND_BIAS_EXAMPLES),
     "edit": Command(edit, EDIT_EXAMPLES),
     "model": Command(show_model, MODEL_EXAMPLES),
@@ -214,6 +216,7 @@ PANELS = {
             "lens",
             "heads",
             "atlas",
+            "evaluate",
             "find-bias",
             "guard",
             "edit",

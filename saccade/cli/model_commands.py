@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Json,
-    ModelArgument,
-    ModelOptions,
-    showing_progress,
-    with_model_options,
-)
+from saccade.cli import options
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -38,9 +31,9 @@ CHECKS = (
 )
 
 
-@partial(with_model_options, name=ModelArgument)
+@partial(options.with_model_options, name=options.ModelArgument)
 def show_model(
-    model: ModelOptions = DEFAULT_OPTIONS,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
     taps: Annotated[
         str | None,
         typer.Option(help="A regular expression for the attention's output projections."),
@@ -52,7 +45,7 @@ def show_model(
             help="Also read all heads once, and compare an effect with a whole run of the model.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Open a model, find its heads, check them, and print its sizes and its fingerprint.
 
@@ -149,14 +142,14 @@ What now?{first}
 """
 
 
-@with_model_options
+@options.with_model_options
 def demo(
     prompt: Annotated[str, typer.Option(help="The prompt.")] = PROMPT,
     tokens: Annotated[
         int, typer.Option(help="Tokens that the model generates for the fit.")
     ] = 32768,
     again: Annotated[bool, typer.Option("--again", help="Fit even if lenses are there.")] = False,
-    model: ModelOptions = DEFAULT_OPTIONS,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
 ) -> None:
     """Read a prompt: what each head does; then fit lenses, and also show what each head knows.
 
@@ -187,7 +180,7 @@ def demo(
             "itself, so no data is needed ...",
             err=True,
         )
-        with showing_progress() as progress:
+        with options.showing_progress() as progress:
             lenses = fit_lenses(
                 opened, config=FitConfig(tokens=tokens), progress=progress, save_to=path
             )

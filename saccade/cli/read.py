@@ -11,22 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from saccade.cli.options import (
-    DEFAULT_OPTIONS,
-    Ablate,
-    Against,
-    Chat,
-    Json,
-    LensName,
-    LensPlugin,
-    MeanText,
-    ModelOptions,
-    OtherPrompt,
-    line_writer,
-    load_plugin,
-    refuse_trusted_stdin,
-    with_model_options,
-)
+from saccade.cli import options
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text
 from saccade.errors import UsageError
 
@@ -42,7 +27,7 @@ saccade read --prompts prompts.jsonl --token Paris
 """
 
 
-@with_model_options
+@options.with_model_options
 def read(
     text: Annotated[
         str | None, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)
@@ -56,9 +41,9 @@ def read(
             "--csv."
         ),
     ] = None,
-    chat: Chat = False,
-    model: ModelOptions = DEFAULT_OPTIONS,
-    lens: LensName = None,
+    chat: options.Chat = False,
+    model: options.ModelOptions = options.DEFAULT_OPTIONS,
+    lens: options.LensName = None,
     layer: Annotated[int | None, typer.Option(help="Only heads of this layer.")] = None,
     head: Annotated[int | None, typer.Option(help="Only heads of this number.")] = None,
     position: Annotated[
@@ -72,7 +57,7 @@ def read(
             "tokens, the first is taken, with a note."
         ),
     ] = None,
-    against: Against = None,
+    against: options.Against = None,
     by: Annotated[
         Literal["effect", "token", "direct", "lens", "quality"] | None,
         typer.Option(
@@ -81,9 +66,9 @@ def read(
             "quality of their lens. Default: effect, or token where --token is given."
         ),
     ] = None,
-    ablate: Ablate = "mean",
-    other: OtherPrompt = None,
-    corpus: MeanText = None,
+    ablate: options.Ablate = "mean",
+    other: options.OtherPrompt = None,
+    corpus: options.MeanText = None,
     mlp: Annotated[
         bool,
         typer.Option("--mlp", help="Also show feed-forward parts and whole attention layers."),
@@ -98,7 +83,7 @@ def read(
     unembedding: Annotated[
         bool, typer.Option("--unembedding", help="Show the tokens of the raw unembedding, too.")
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
     csv: Annotated[
         str | None,
         typer.Option(help="Write CSV to this file, one row a head of all heads; - for stdout."),
@@ -115,7 +100,7 @@ def read(
     edit: Annotated[
         Path | None, typer.Option(help="Apply this edit, written by `saccade edit`.")
     ] = None,
-    plugin: LensPlugin = None,
+    plugin: options.LensPlugin = None,
 ) -> None:
     """Show what each attention head does to the next-token prediction, and what it knows.
 
@@ -127,10 +112,12 @@ def read(
     With --prompts, many prompts in batches: one line of JSON or the rows of CSV a prompt, in the
     order of the file, as soon as they are read.
     """
-    refuse_trusted_stdin(text or "", prompts or "", trust_remote_code=model.trust_remote_code)
+    options.refuse_trusted_stdin(
+        text or "", prompts or "", trust_remote_code=model.trust_remote_code
+    )
     _check_outputs(prompts, as_json=as_json, csv=csv, summary=summary, html=html)
     specs = _specs(text, prompts, chat=chat)  # before seconds are spent on opening the model
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.interp.effects.effects import EVERY_KIND, HEADS
     from saccade.interp.effects.replacement import replacement_of
@@ -271,7 +258,7 @@ def _write_page(reading: Reading, path: Path) -> None:
 
 
 def _stream_json(readings: Iterable[NumberedReading], shown: _Shown) -> None:
-    with line_writer() as write:
+    with options.line_writer() as write:
         for number, reading in readings:
             kept = shown.of(reading).to_dict()
             write(json.dumps({"prompt": number, **kept}, ensure_ascii=False) + "\n")
@@ -284,7 +271,7 @@ def _write_csv(
 ) -> None:
     from saccade.interp.readings.readings import csv_lines, reading_rows
 
-    with line_writer(path) as write:
+    with options.line_writer(path) as write:
         write(csv_lines([], header=True))
         for number, reading in readings:
             write(csv_lines(reading_rows(shown.of(reading), number)))

@@ -8,15 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.options import (
-    DataFolder,
-    Json,
-    RecipePlugin,
-    RunFolder,
-    load_plugin,
-    showing_progress,
-    with_options_of,
-)
+from saccade.cli import options
 from saccade.cli.text_input import MOST_BYTES, STDIN, read_text
 from saccade.cli.trace_commands import note_unknown
 from saccade.errors import UsageError
@@ -30,10 +22,10 @@ saccade translate runs/transformer-multi30k - --beam 1 --json < sentences.txt
 """
 
 
-@with_options_of(TranslateOptions)
+@options.with_options_of(TranslateOptions)
 def translate(
     settings: TranslateOptions,
-    folder: RunFolder,
+    folder: options.RunFolder,
     text: Annotated[str, typer.Argument(help="A sentence; - takes one from each line of stdin.")],
     also: Annotated[
         list[Path] | None,
@@ -41,9 +33,9 @@ def translate(
             "--with", help="Another run of the same recipe, for an ensemble. Can be repeated."
         ),
     ] = None,
-    data: DataFolder = None,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    data: options.DataFolder = None,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """Translate a sentence, or every line of stdin."""
     is_many = text == STDIN
@@ -54,14 +46,14 @@ def translate(
         if not sentence.strip():
             which = f"line {number}" if is_many else "the sentence"
             raise UsageError(f"{which} is empty", hint="give at least one word")
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.zoo.recipes.run import load_run
 
     opened = load_run([folder, *(also or [])])
     sentences = opened.named_files(sentences)
     found: list[Translated] = []
-    with showing_progress(is_quiet=len(sentences) <= TOGETHER) as progress:
+    with options.showing_progress(is_quiet=len(sentences) <= TOGETHER) as progress:
         for start in range(0, len(sentences), TOGETHER):
             progress("translating", start, len(sentences))
             found += opened.translate(sentences[start : start + TOGETHER], settings, data=data)
@@ -83,15 +75,15 @@ saccade sample runs/charlm-shakespeare --length 100 --seed 7 --json
 """
 
 
-@with_options_of(SampleOptions)
+@options.with_options_of(SampleOptions)
 def sample(
     settings: SampleOptions,
-    folder: RunFolder,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    folder: options.RunFolder,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """Sample text from a trained system; the same seed gives the same text."""
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.zoo.recipes.run import load_run
 
@@ -108,20 +100,20 @@ saccade rescore runs/seq2seq-multi30k runs/transformer-multi30k --n-best 50 --we
 """
 
 
-@with_options_of(RescoreOptions)
+@options.with_options_of(RescoreOptions)
 def rescore(
     settings: RescoreOptions,
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run that translates.")],
     by: Annotated[Path, typer.Argument(metavar="BY", help="The run that rescores.")],
-    data: DataFolder = None,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    data: options.DataFolder = None,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """Translate the test sentences, and rescore each n-best list with a second run.
 
     The two runs may be of any two translators; they need not share a vocabulary.
     """
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.zoo.recipes.rescoring import evaluate_rescoring
     from saccade.zoo.recipes.run import load_run

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.options import (
-    DataFolder,
-    GifFile,
-    HtmlFile,
-    Json,
-    RecipePlugin,
-    RunFolder,
-    load_plugin,
-)
+from saccade.cli import options
 from saccade.cli.text_input import STDIN, read_text
 from saccade.errors import StoreError, UsageError
 
@@ -35,7 +27,7 @@ NAMED = 5  # unknown words in a note
 
 
 def trace(
-    folder: RunFolder,
+    folder: options.RunFolder,
     text: Annotated[
         str,
         typer.Argument(
@@ -47,11 +39,11 @@ def trace(
         Path | None, typer.Option(help="Save the trace in this folder, for `saccade plot`.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Write a plot to this PNG file.")] = None,
-    gif: GifFile = None,
-    html: HtmlFile = None,
-    data: DataFolder = None,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    gif: options.GifFile = None,
+    html: options.HtmlFile = None,
+    data: options.DataFolder = None,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """Show where attention goes: the positions with the largest weights at each step.
 
@@ -61,7 +53,7 @@ def trace(
     given = read_text(text, what="the input").rstrip("\n") if text == STDIN else text
     if not given.strip():
         raise UsageError(f"the input is empty: {given!r}", hint="give at least one word")
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.trace.trace import save_trace
     from saccade.zoo.recipes.run import load_run
@@ -190,9 +182,9 @@ def plot(
     png: Annotated[
         Path | None, typer.Option(help="The PNG file; default: the folder's name with .png.")
     ] = None,
-    gif: GifFile = None,
-    html: HtmlFile = None,
-    as_json: Json = False,
+    gif: options.GifFile = None,
+    html: options.HtmlFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Plot a trace as an image or a page, or the loss and the score of a run as an image."""
     from saccade.zoo.training.run_folder import LOG

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.options import (
-    DataFolder,
-    Json,
-    RecipePlugin,
-    field_help,
-    load_plugin,
-    showing_progress,
-)
+from saccade.cli import options
 
 if TYPE_CHECKING:
     from saccade.zoo.recipes.recipe import Facts, Recipe
@@ -37,11 +30,11 @@ def show_recipes(
     name: Annotated[
         str | None, typer.Argument(help="Show one recipe with all its settings.")
     ] = None,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """List the recipes: a system, a task, a budget, and the published number."""
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.zoo.recipes.recipe import find_recipe, list_recipes
 
@@ -80,7 +73,7 @@ def _all_of(recipe: Recipe) -> dict[str, Any]:
 
 def _settings(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
     """Each setting with its value and its help text."""
-    rows, helps = [], field_help(type(settings))
+    rows, helps = [], options.field_help(type(settings))
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
@@ -147,13 +140,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run, or start it if there is none.")
     ] = False,
-    data: DataFolder = None,
+    data: options.DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/NAME.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Time limit; default: the recipe's own.")
     ] = None,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """Train a recipe and evaluate it on its test data.
 
@@ -161,7 +154,7 @@ def train(
     metrics. A stopped or killed run resumes with --resume on the same curve. Started by torchrun,
     the processes share each batch.
     """
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.zoo.recipes.recipe import find_recipe
     from saccade.zoo.recipes.run import settings_of_run, train_recipe
@@ -174,7 +167,7 @@ def train(
     settings = with_settings(before, [*(changes or []), *limit])
     is_first = int(os.environ.get("RANK", "0")) == 0
     try:
-        with showing_progress(is_quiet=not is_first) as progress:
+        with options.showing_progress(is_quiet=not is_first) as progress:
             metrics = train_recipe(
                 recipe, folder, settings=settings, data=data, resume=resume, progress=progress
             )
@@ -220,19 +213,19 @@ def evaluate(
     runs: Annotated[
         list[Path], typer.Argument(help="A run folder; several of one recipe form an ensemble.")
     ],
-    data: DataFolder = None,
+    data: options.DataFolder = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Store the metrics of an ensemble in this folder, as a run of its own."),
     ] = None,
-    as_json: Json = False,
-    plugin: RecipePlugin = None,
+    as_json: options.Json = False,
+    plugin: options.RecipePlugin = None,
 ) -> None:
     """Evaluate a trained system on the test data of its recipe.
 
     The metrics of one run are stored in its folder, those of an ensemble in --out.
     """
-    load_plugin(plugin)
+    options.load_plugin(plugin)
 
     from saccade.errors import UsageError
     from saccade.zoo.recipes.run import evaluate_run, load_run, write_ensemble

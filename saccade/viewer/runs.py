@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from saccade.zoo.recipes.run import TrainedRun
 
 LOG, MANIFEST = "log.jsonl", "manifest.json"
+SILENT = 15 * 60  # seconds; a training writes to its log more often
 POINTS = 400  # of a curve: a screen shows no more
 OPEN_RUNS = 2  # trained systems kept in memory
 EXAMPLES = {"multi30k": "Ein Hund läuft durch den Schnee."}  # by a part of the task's name
@@ -61,8 +63,8 @@ class Run:
     recipe: str
     about: str
     system: str
-    state: Literal["done", "running"]
-    """Done as soon as it has its metric."""
+    state: Literal["done", "running", "stopped"]
+    """Done as soon as it has its metric; stopped if its log has not grown for `SILENT` seconds."""
     metric: str
     is_better: str
     value: float | None
@@ -254,7 +256,7 @@ class Gallery:
             recipe=manifest.get("recipe", ""),
             about="" if recipe is None else recipe.about,
             system=manifest.get("system", ""),
-            state="running" if row is None else "done",
+            state="done" if row is not None else "running" if _grows(folder.log) else "stopped",
             metric="" if known is None else known.metric,
             is_better="more" if recipe is None else recipe.is_better,
             value=None if row is None else row.value,
@@ -266,6 +268,14 @@ class Gallery:
             example=next(iter(examples), ""),
             note="" if row is None else row.note.replace("**", ""),  # results.md uses bold
         )
+
+
+def _grows(log: Path) -> bool:
+    """Whether a log was written to lately."""
+    try:
+        return time.time() - log.stat().st_mtime < SILENT
+    except OSError:
+        return False
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], score: str) -> Curve:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -347,6 +348,36 @@ def test_the_gallery_lists_runs_beside_the_published_number(ask, gallery_folder)
     assert len(whole["curve"]["loss"]) <= 400 and whole["curve"]["loss"][0] == 1.0
     assert list(whole["curve"]["validation"]) == ["step", "mse", "other"]
     assert ask("runs/damaged")["state"] == "damaged"
+
+
+def test_a_training_that_was_killed_is_not_said_to_go_on(gallery_folder, tmp_path):
+    import os
+    import time
+
+    from saccade.viewer.runs import Gallery
+
+    run = shutil.copytree(gallery_folder / "adding-gru", tmp_path / "half")
+    (run / "metrics.json").unlink()
+    gallery = Gallery([tmp_path])
+    os.utime(run / "log.jsonl")
+    assert gallery.run("half").state == "running"
+    long_ago = time.time() - 3600
+    os.utime(run / "log.jsonl", (long_ago, long_ago))
+    assert [each.state for each in gallery.runs()] == ["stopped"]
+
+
+def test_a_damaged_trace_does_not_hide_the_others(gallery_folder, tmp_path):
+    from saccade.viewer.runs import Gallery
+
+    shutil.copytree(gallery_folder / "dog", tmp_path / "dog")
+    for name, steps in (("number", 5), ("none", None), ("deep", [[[]]] * 3)):
+        bad = shutil.copytree(gallery_folder / "dog", tmp_path / name)
+        manifest = json.loads((bad / "manifest.json").read_text())
+        (bad / "manifest.json").write_text(json.dumps({**manifest, "steps": steps}))
+    (shutil.copytree(gallery_folder / "dog", tmp_path / "bytes") / "manifest.json").write_bytes(
+        bytes(range(256))
+    )
+    assert "dog" in {each.name for each in Gallery([tmp_path]).traces()}
 
 
 def test_a_saved_trace_is_given_as_it_was_saved(ask, gallery_folder):

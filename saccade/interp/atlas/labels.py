@@ -2,9 +2,10 @@
 
 A context is a head at a sampled position. `FEATURES` are facts about contexts that are true or
 false: what the head promotes or suppresses there, where it looks, which token it stands at. For
-each head, every fact has a rate among its contexts, weighted by effect, and an average rate over
-all heads. A label names the facts whose rates tell the head best from the others, with both rates,
-and how often the head matters. Nothing is guessed: every word of a label is one of these facts.
+each head, every fact has a rate among its contexts, weighted by effect (up to a limit: see
+`saccade.interp.atlas.token_shares`), and an average rate over all heads. A label names the facts
+whose rates tell the head best from the others, with both rates, and how often the head matters.
+Nothing is guessed: every word of a label is one of these facts.
 
 The same facts judge the label: contexts of other text score higher the better they fit it (the sum
 of log ratios of the two rates, as in naive Bayes). A label is good if the head's own contexts
@@ -22,19 +23,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.interp.atlas.contexts import FEATURES, OWN, Contexts, Feature, Own
-from saccade.interp.atlas.token_shares import TokenShares
+from saccade.interp.atlas.token_shares import TokenShares, limited_effect
 
 if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
 
-NAMED = 4
-"""Facts of a label at most."""
+NAMED, SHORT = 8, 4
+"""Facts of a label at most, and of its short form."""
 LEAST_RATIO = 1.5
 """A fact is named if its rate is at least so many times the average."""
 LEAST_RATE = 0.05
 LEAST_TOLD = 0.01
 """Nats: the KL of its rate from the average one."""
-OWN_TOKENS = 20
+OWN_TOKENS = 40
 STRONG = 0.1
 """A context is strong if its effect is among the largest tenth of the head's."""
 
@@ -75,8 +76,8 @@ class Label:
 
     @property
     def short(self) -> str:
-        """Without rates."""
-        return "; ".join(fact.phrase for fact in self.facts) or "nothing of its own"
+        """The first facts, without rates."""
+        return "; ".join(fact.phrase for fact in self.facts[:SHORT]) or "nothing of its own"
 
 
 def make_labels(atlas: Atlas, *, rows: Int[Tensor, " n"] | None = None) -> list[Label]:
@@ -110,7 +111,8 @@ def make_labels(atlas: Atlas, *, rows: Int[Tensor, " n"] | None = None) -> list[
 
 
 def _weights(contexts: Contexts) -> Float[Tensor, "n head"]:
-    return contexts.kl / contexts.kl.sum(0).clamp_min(1e-12)
+    effect = limited_effect(contexts.kl)
+    return effect / effect.sum(0).clamp_min(1e-12)
 
 
 def _holds(contexts: Contexts, feature: Feature) -> Float[Tensor, "n head"]:

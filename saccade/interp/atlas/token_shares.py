@@ -4,6 +4,11 @@ At each sampled position a head's effect (its KL) is shared among the tokens tha
 proportion to the change of their log-probability. A token's share is what it gets of the head's
 whole effect; beside it stands its average share over all heads, because tokens that are common in
 the text are promoted by many.
+
+Effects have heavy tails: a tenth or more of what a head does may happen at one position in a
+thousand, and a list of tokens by raw effects is the list of a few positions. So no position counts
+for more than the 98th percentile of the head's effects. In SmolLM2-135M the ten first tokens of two
+halves of a text overlap by 0.76 with this limit and by 0.51 without (`bench/atlas.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
     from saccade.interp.atlas.atlas import Atlas
     from saccade.interp.atlas.records import Records
 
+MOST = 0.98
+"""No position counts for more than this quantile of the head's effects."""
 Kind: TypeAlias = Literal["promoted", "suppressed", "predicted"]
 
 
@@ -92,8 +99,20 @@ def effect_parts(
     ids: Tensor = getattr(records, kind).long()
     change = getattr(records, f"{kind}_by").float()
     change = (-change if kind == "suppressed" else change).clamp_min(0)
-    effect = records.lens_kl.float() if kind == "predicted" else records.kl
+    effect = limited_effect(records.lens_kl.float() if kind == "predicted" else records.kl)
     return ids, change / change.sum(-1, keepdim=True).clamp_min(1e-12) * effect[..., None]
+
+
+def limited_effect(effect: Float[Tensor, "n head"]) -> Float[Tensor, "n head"]:
+    """Effects, none above the quantile `MOST` of those of its head.
+
+    >>> limited_effect(torch.tensor([[0.0]] * 96 + [[1.0], [2.0], [3.0], [50.0]])).max()
+    tensor(3.)
+    """
+    n = len(effect)
+    if n == 0:
+        return effect
+    return effect.clamp_max(effect.sort(0).values[min(int(MOST * n), n - 1)])
 
 
 def tokens_of_head(

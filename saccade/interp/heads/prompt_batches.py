@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.interp.heads.capture import capture
+from saccade.interp.heads.capture import capture, keep_in, on_input, run_through
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -97,6 +98,29 @@ def prompt_rows(
             n = len(encoded[prompt])
             z = {layer: activation[place, :n] for layer, activation in captured.z.items()}
             yield PromptRow(prompt, z, captured.final[place, :n])
+
+
+@torch.no_grad()
+def shallow_rows(
+    model: LanguageModel, encoded: Sequence[Int[Tensor, " _"]], *, layers: Sequence[int]
+) -> Iterator[tuple[int, dict[int, Float[Tensor, "pos head d_head"]]]]:
+    """The number and the activations of one prompt at a time; no deeper layer is computed.
+
+    Padding is at the end, where no token of a causal model attends to it: no mask is needed.
+    """
+    deepest = max((model.layer(each) for each in layers), key=lambda each: each.index)
+    for batch in prompt_batches(encoded):
+        flat: dict[int, Tensor] = {}
+        with ExitStack() as stack:
+            for each in layers:
+                stack.enter_context(on_input(model.layer(each).projection, keep_in(flat, each)))
+            run_through(model.hf, batch.ids, deepest.projection)
+        for place, prompt in enumerate(batch.rows.tolist()):
+            z = {}
+            for each in layers:
+                shape = (*batch.ids.shape, model.layer(each).n_heads, model.layer(each).d_head)
+                z[each] = flat[each].reshape(shape)[place, : len(encoded[prompt])]
+            yield prompt, z
 
 
 def _padded(rows: list[int], texts: list[Tensor]) -> PromptBatch:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from saccade.interp.heads.capture import run_base
+from saccade.interp.heads.capture import keep_in, on_input, run_base
 from saccade.interp.heads.taps import HeadLayer
 from saccade.interp.lenses.head_lens import HeadLens
 from saccade.interp.lenses.lens import Lens, Method
@@ -89,28 +89,46 @@ def fit_jacobian(
         layers: which layers; all by default.
     """
     chosen = [at for at in model.layers if layers is None or at.index in layers]
-    probes = _Probes(model.d_model, seed=seed)
     sums = {at.index: torch.zeros(at.n_heads, at.d_head, model.d_model) for at in chosen}
     means = {at.index: torch.zeros(at.n_heads, at.d_head) for at in chosen}
-    first, n = min(FIRST, windows.shape[1] - 1), 0
-    batches = windows.split(max(1, BATCH_TOKENS // windows.shape[1]))
-    for count, ids in enumerate(batches, start=1):
-        counted = model.is_text(ids).to(model.device)
-        counted[:, :first] = False
-        u = torch.zeros(*ids.shape, model.d_model, device=model.device)
-        # Probes are drawn for these positions only, so that all probes are used equally often.
-        u[counted] = probes.draw(int(counted.sum())).to(model.device)
+    n = 0
+    for ids, counted, u in _probed(model, windows, seed=seed, progress=progress):
         n += int(counted.sum())
-        for at, z, slope in _slopes(model, ids.to(model.device), chosen, u):
+        for at, z, slope in _slopes(model, ids, chosen, u):
             kept = slope[counted].flatten(1)  # [n, head * d_head]
             sums[at.index] += (kept.T @ u[counted]).view_as(sums[at.index]).cpu()
             means[at.index] += z[counted].sum(0).cpu()
-        if progress is not None:
-            progress("following gradients", count, len(batches))
     return {
         at.index: _lens(model, at, sums[at.index] / n, means[at.index] / n, baseline)
         for at in chosen
     }
+
+
+def residual_jacobians(
+    model: LanguageModel,
+    windows: Int[Tensor, "window pos"],
+    *,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[int, Float[Tensor, "d_model d_model"]]:
+    """By layer: the mean Jacobian from the stream after it to the input of the final norm.
+
+    The published Jacobian lens reads ``unembed(norm(J h))``. Where we differ: J counts the effect
+    on the same position only (the authors' per-position estimator, which they accept), and it is
+    estimated with random probes as in `fit_jacobian`. What is estimated is J - I, the part that
+    later layers add: it is small where the probes' noise would otherwise matter most.
+
+    Args:
+        windows: text; the first positions of each window and special tokens are left out.
+    """
+    sums = {at.index: torch.zeros(model.d_model, model.d_model) for at in model.layers}
+    n = 0
+    for ids, counted, u in _probed(model, windows, seed=seed, progress=progress):
+        n += int(counted.sum())
+        probe = u[counted]
+        for layer, slope in _stream_slopes(model, ids, u):
+            sums[layer] += (probe.T @ (slope[counted].to(probe) - probe)).cpu()
+    return {layer: total / n + torch.eye(model.d_model) for layer, total in sums.items()}
 
 
 def _follow_text(fit: Fit) -> dict[int, JacobianLens]:
@@ -139,6 +157,54 @@ class _Probes:
         self.next = (self.next + n) % len(self.columns)
         sign = torch.randint(2, (n, 1), generator=self.generator) * 2.0 - 1
         return self.columns.T[at] * sign
+
+
+def _probed(
+    model: LanguageModel,
+    windows: Int[Tensor, "window pos"],
+    *,
+    seed: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of a text: ids, which positions count, and a probe at each of these."""
+    probes = _Probes(model.d_model, seed=seed)
+    first = min(FIRST, windows.shape[1] - 1)
+    batches = windows.split(max(1, BATCH_TOKENS // windows.shape[1]))
+    for count, ids in enumerate(batches, start=1):
+        counted = model.is_text(ids).to(model.device)
+        counted[:, :first] = False
+        u = torch.zeros(*ids.shape, model.d_model, device=model.device)
+        # Probes are drawn for these positions only, so that all probes are used equally often.
+        u[counted] = probes.draw(int(counted.sum())).to(model.device)
+        yield ids.to(model.device), counted, u
+        if progress is not None:
+            progress("following gradients", count, len(batches))
+
+
+def _stream_slopes(
+    model: LanguageModel, ids: Tensor, u: Tensor
+) -> Iterator[tuple[int, Float[Tensor, "batch pos d_model"]]]:
+    """For each layer, the gradient of ``u . (input of the final norm)`` at the stream after it."""
+    seen: dict[int, Tensor] = {}
+    end: dict[str, Tensor] = {}
+    with torch.enable_grad(), ExitStack() as stack:
+        for at in model.layers:
+            hook = partial(_begin_stream, seen, at.index)
+            stack.enter_context(at.block.register_forward_hook(hook))
+        stack.enter_context(on_input(model.final_norm.module, keep_in(end, "final")))
+        final = run_base(model.hf, ids)
+        final = end.get("final", final)
+        slopes = torch.autograd.grad(final, list(seen.values()), grad_outputs=u.to(final))
+    yield from zip(seen, slopes, strict=True)
+
+
+def _begin_stream(
+    seen: dict[int, Tensor], layer: int, _: nn.Module, __: tuple[Any, ...], output: Any
+) -> Any:
+    stream = output[0] if isinstance(output, tuple | list) else output
+    stream = stream if stream.requires_grad else stream.detach().requires_grad_()
+    seen[layer] = stream
+    return stream if isinstance(output, Tensor) else type(output)([stream, *output[1:]])
 
 
 def _slopes(

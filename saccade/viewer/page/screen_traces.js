@@ -8,6 +8,11 @@ import { runPage } from "./run_page.js";
 import { setState } from "./state.js";
 import { traceView } from "./trace_view.js";
 
+const UNFINISHED = {
+  running: "still training",
+  stopped: "stopped before its end",
+};
+
 export function tracesScreen() {
   const main = asyncView("traces", { waiting: "Looking for runs…" });
   const node = make("div", { class: "screen screen-traces" }, main);
@@ -108,7 +113,7 @@ function runCard(run) {
           make(
             "p",
             { class: "metric soft" },
-            run.state === "running" ? "still training" : "damaged",
+            UNFINISHED[run.state] ?? "damaged",
           ),
           make("p", { class: "soft" }, run.note ?? ""),
         ];

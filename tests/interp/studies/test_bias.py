@@ -142,6 +142,23 @@ def test_what_a_head_carries_is_what_goes_when_it_is_zeroed_by_a_plain_hook(stor
     assert carried.mean == pytest.approx(whole - without, rel=1e-2, abs=1e-6)
 
 
+def test_heads_that_change_the_difference_are_silenced_together(stories, lenses):
+    found = find_bias(lenses, SHE, PAIRS, against=HE, config=BiasConfig(ablate=6, draws=100))
+    changing = [site for site, each in found.carried.items() if each.clear > 0]
+    if not changing:
+        assert found.cost is None and found.together is None
+        return
+    assert found.cost is not None and found.together is not None
+    assert list(found.cost.heads) == changing
+    if len(changing) == 1:
+        assert found.together.mean == pytest.approx(found.carried[changing[0]].mean)
+    told = found.to_dict()["silencing_cost"]
+    assert told["perplexity"] > 1 and told["definitional_preference"]["low"] < 1e9
+    assert "queen" in found._caption() and "perplexity" in found._caption()
+    none = find_bias(lenses, SHE, PAIRS, against=HE, config=BiasConfig(ablate=0, draws=100))
+    assert none.cost is None and "queen" not in none._caption()
+
+
 def test_prompts_without_partners_are_compared_with_the_baseline_lens(stories, lenses):
     alone = PromptPairs(PAIRS.first, None)
     found = find_bias(lenses, ["she", "her"], alone, config=BiasConfig(ablate=0, draws=100))

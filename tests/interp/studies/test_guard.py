@@ -9,13 +9,12 @@ import torch
 from saccade.cli.guard_commands import in_batches
 from saccade.errors import LensError, UsageError
 from saccade.interp.heads.capture import capture
-from saccade.interp.lenses.head_lens import HeadLens
+from saccade.interp.heads.prompt_batches import shallow_rows
 from saccade.interp.lenses.residual_lenses import baseline_lenses
 from saccade.interp.studies.guard.features import (
     FIRST,
-    N_NUMBERS,
-    HeadSums,
-    lens_roots,
+    mean_activations,
+    middle_layers,
     span_bounds,
 )
 from saccade.interp.studies.guard.guard_eval import METHODS, evaluate_guard, log_perplexity
@@ -53,37 +52,23 @@ def alarming(guard):
     return replace(guard, threshold=float(guard.scores([prompt])) - 1), prompt
 
 
-def test_lengths_under_the_root_are_the_divergence_of_lens_predictions(stories, lenses):
-    """For a small step from where the lens predicts as the baseline lens does."""
+def test_activations_up_to_a_layer_are_those_of_a_whole_run(stories):
+    encoded = [stories.encode(prompt)[0] for prompt in (ORDINARY[0], ATTACK, "Tom ran.")]
+    found = dict(shallow_rows(stories, encoded, layers=[1, 3]))
+    for prompt, ids in enumerate(encoded):
+        whole = capture(stories, ids[None]).z
+        assert set(found[prompt]) == {1, 3}
+        for layer, z in found[prompt].items():
+            torch.testing.assert_close(z, whole[layer][0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_usual_activations_are_means_over_all_tokens_but_the_first(stories):
     layer = stories.layers[1].index
-    lens = HeadLens.start(stories, layer)
-    lens.weight.data.copy_(lenses.by_layer[layer].weight)
-    lens.token_bias.data[:] = lenses.baseline
-    step = 1e-2 * torch.randn(1, *lens.weight.shape[:2], generator=torch.Generator().manual_seed(3))
-    at, near = (lens(z).double().log_softmax(-1)[0] for z in (torch.zeros_like(step), step))
-    divergence = (at.exp() * (at - near)).sum(-1)  # [head]
-    length = (
-        torch.einsum("hi,hij->hj", step[0].double(), lens_roots(lenses)[layer]).square().sum(-1) / 2
-    )
-    torch.testing.assert_close(length, divergence, rtol=0.05, atol=1e-9)
-
-
-def test_a_head_is_read_where_its_lens_prediction_varies_most(stories, lenses):
-    """Against loops over tokens, in the coordinates where lengths are nats."""
-    sums, layer, head = HeadSums(), stories.layers[1].index, 2
-    root = lens_roots(lenses)[layer][head]
-    heard = []
-    for prompt in ORDINARY[:5]:
-        z = {at: each[0] for at, each in capture(stories, stories.encode(prompt)).z.items()}
-        sums.add(z)
-        heard += [z[layer][place, head].double() @ root for place in range(FIRST, len(z[layer]))]
-    readout = sums.readout(lenses, window=7, stride=3)
-    y = torch.stack(heard) - torch.stack(heard).mean(0)
-    variances = torch.linalg.svdvals(y).square()[:N_NUMBERS] / len(y)  # the largest first
-    z = torch.stack(heard) @ torch.linalg.pinv(root)
-    numbers = (z - z.mean(0)) @ readout.reader[layer][head].double()
-    found = numbers.T @ numbers / len(numbers)
-    torch.testing.assert_close(found, variances.flip(0).diag(), rtol=1e-3, atol=1e-3)
+    runs = [capture(stories, stories.encode(prompt)) for prompt in ORDINARY[:5]]
+    rows = [{layer: each.z[layer][0]} for each in runs]
+    tokens = [each for z in rows for each in z[layer][FIRST:]]
+    expected = sum(tokens[1:], tokens[0]) / len(tokens)
+    torch.testing.assert_close(mean_activations(rows)[layer], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_features_are_means_over_a_span_of_some_numbers_per_head(stories, guard):
@@ -125,7 +110,8 @@ def test_few_ordinary_prompts_are_reported_and_those_with_a_request_are(guard):
 def test_an_alarm_names_heads_whose_shares_are_parts_of_one(stories, alarming):
     guard, prompt = alarming
     verdict = guard.verdicts([prompt], heads=1000)[0]
-    assert len(verdict.heads) == stories.n_heads
+    layers = middle_layers([each.index for each in stories.layers])
+    assert len(verdict.heads) == sum(stories.layer(each).n_heads for each in layers)
     assert sum(each.share for each in verdict.heads) == pytest.approx(1.0)
     shares = [each.share for each in verdict.heads]
     assert shares == sorted(shares, reverse=True)
@@ -188,8 +174,8 @@ def test_too_few_prompts_bad_settings_and_other_lenses_are_refused(stories, lens
         fit_guard(lenses, ORDINARY[:3])
     with pytest.raises(UsageError, match="cannot fit a guard with window 0"):
         fit_guard(lenses, ORDINARY, config=GuardConfig(window=0))
-    with pytest.raises(UsageError, match="needs head lenses, got logit-head lenses"):
-        fit_guard(baseline_lenses(stories, "logit-head"), ORDINARY)
+    with pytest.raises(UsageError, match="needs lenses of heads, got logit lenses"):
+        fit_guard(baseline_lenses(stories, "logit"), ORDINARY)
 
 
 def test_surprise_is_the_loss_that_the_model_itself_reports(stories):

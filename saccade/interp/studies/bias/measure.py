@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import UsageError
+from saccade.interp.effects.replacement import Replacement, reference_text
 from saccade.interp.heads.capture import capture, run_base
 from saccade.interp.heads.intervene import Ablate, intervene, mean_z
 from saccade.interp.heads.prompt_batches import encode_prompts, prompt_batches
@@ -29,6 +30,7 @@ from saccade.interp.studies.bias.report import (
     clearest_first,
     intervals,
 )
+from saccade.interp.studies.bias.silence_cost import ablations, silencing_cost
 
 if TYPE_CHECKING:
     from saccade.interp.heads.model import LanguageModel
@@ -70,7 +72,8 @@ def find_bias(
     For one prompt a head's score is the mass of its lens on ``words``, less that on ``against``.
     For a pair it is the difference between its two prompts; without pairs, the difference from the
     baseline lens, which is the mean prediction. The interval is a percentile bootstrap over
-    the pairs or prompts.
+    the pairs or prompts. Heads whose ablation changes the model's own difference are then ablated
+    together, and what that costs is measured.
 
     A word of several tokens has the lens's mass on its first token times the model's own
     probability of the others; under ablation too, the others are the whole model's. A word whose
@@ -98,6 +101,16 @@ def find_bias(
     whole = contrast.differences(model_mass(model, asked) @ groups)  # [pair]
     without = _without(lenses, asked, sites, by=config.by, progress=progress)
     carried = {site: whole - contrast.differences(mass @ groups) for site, mass in without.items()}
+    intervals_of_carried = {site: _interval(values, config) for site, values in carried.items()}
+    changing = [site for site, each in intervals_of_carried.items() if each.clear > 0]
+    together, cost = None, None
+    if changing:
+        replacement = _replacement(model, asked, config.by)
+        with intervene(model, ablations(replacement, changing), may_do_nothing=True):
+            left = contrast.differences(model_mass(model, asked) @ groups)
+        together = _interval(whole - left, config)
+        text = reference_text(model)
+        cost = silencing_cost(model, changing, replacement=replacement, text=text, seed=config.seed)
     return Bias(
         model=model.name,
         words=named.words,
@@ -110,9 +123,17 @@ def find_bias(
         second=second.mean(0),
         difference=found,
         own=_interval(whole, config),
-        carried={site: _interval(values, config) for site, values in carried.items()},
+        carried=intervals_of_carried,
         by=config.by,
+        together=together,
+        cost=cost,
     )
+
+
+def _replacement(model: LanguageModel, asked: Asked, by: Literal["mean", "zero"]) -> Replacement:
+    if by == "zero":
+        return Replacement.zero(model)
+    return Replacement("mean", mean_z(model, (ids[None] for ids in asked.encoded)))
 
 
 def _encoded(lenses: Lenses, prompts: PromptPairs) -> list[Tensor]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from rich.table import Table
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from saccade.interp.studies.bias.silence_cost import SilencingCost
 
 # From the mass on words after prompts to one difference per pair, and from those to an interval.
 
@@ -128,6 +131,10 @@ class Bias:
     carried: Mapping[Site, Interval]
     """How much of `own` disappears when the head is ablated; of the ablated heads."""
     by: str
+    together: Interval | None = None
+    """How much of `own` disappears when all heads that change it are ablated together."""
+    cost: SilencingCost | None = None
+    """What that costs elsewhere."""
 
     @property
     def title(self) -> str:
@@ -172,6 +179,8 @@ class Bias:
             "n_clear": self.n_clear,
             "n_clear_by_chance": self.n_by_chance,
             "ablated_by": self.by,
+            "silenced_together": None if self.together is None else self.together._asdict(),
+            "silencing_cost": None if self.cost is None else self.cost.to_dict(),
             "heads": [self._head(site) for site in self.ranked],
         }
 
@@ -217,8 +226,15 @@ class Bias:
             f"{self.model}, {self.n_pairs} {what}; in percent. The model's own difference: {own}. "
             f"{self.n_clear} of {len(self.sites)} heads are clear of zero, "
             f"{self.n_by_chance:.0f} would be by chance. Ablation changes the model's difference "
-            f"for {self.n_changing} of the {len(self.carried)} heads tried."
+            f"for {self.n_changing} of the {len(self.carried)} heads tried." + self._silencing()
         )
+
+    def _silencing(self) -> str:
+        """What the heads that change the difference carry together, and what silencing costs."""
+        if self.together is None or self.cost is None:
+            return ""
+        together = " ".join(_cells(self.together))
+        return f" Together they carry {together}; {self.cost.to_line()}."
 
 
 def clearest_first(found: Intervals) -> list[int]:

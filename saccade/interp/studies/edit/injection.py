@@ -201,3 +201,47 @@ class Memory:
 
 def _with_norm_of(here: Tensor, direction: Tensor) -> Tensor:
     return here.float().norm(dim=-1, keepdim=True) * direction.to(here.device)
+
+
+# A name in place of a description: the states of its tokens, aligned at their ends.
+
+
+def span_of(model: LanguageModel, text: str, piece: str) -> tuple[int, ...] | None:
+    """The positions of a piece's tokens, from the end of the text; None where it is not there.
+
+    Letters count the same in upper and lower case; of several occurrences the last is taken.
+    """
+    start = text.lower().rfind(piece.strip().lower()) if piece.strip() else -1
+    if start < 0:
+        return None
+    length = model.encode(text).shape[1]
+    end = model.encode(text[: start + len(piece.strip())]).shape[1]
+    before = text[:start].rstrip()
+    begin = model.encode(before).shape[1] if before else len(model.encoding.prefix)
+    return tuple(range(min(begin, end - 1) - length, end - length))
+
+
+class Span(NamedTuple):
+    """Tokens of a text that name something, and the streams of the text."""
+
+    streams: dict[int, Float[Tensor, "pos d_model"]]
+    """By layer: the residual stream after it, at all tokens."""
+    positions: tuple[int, ...]
+    """Counted from the end of the text."""
+
+
+def aligned_injection(here: Span, there: Span, *, layer: int, strength: float) -> InjectResidual:
+    """The states of a name's tokens in place of those of a description, the last on the last.
+
+    Of the longer of the two, the last tokens alone are used. Sakarvadia et al., 2023
+    (https://arxiv.org/abs/2309.05605) add the name's tokens through the unembedding, where the
+    next token is predicted; here the model's own states of the name, in its early layers, replace
+    those that the later tokens attend to.
+
+    Args:
+        strength: the share of the state that is replaced; 1 replaces it.
+    """
+    n = min(len(here.positions), len(there.positions))
+    at, source = here.positions[-n:], there.positions[-n:]
+    own = here.streams[layer][list(at)]
+    return InjectResidual(layer, there.streams[layer][list(source)] - own, strength, at)

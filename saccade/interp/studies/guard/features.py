@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from saccade.errors import LensError, UsageError
-from saccade.interp.lenses.head_lens import HeadLens
-
-if TYPE_CHECKING:
-    from saccade.interp.lenses.lens_set import Lenses
-
-
 # The features of a guard: a few numbers per head for each span of a prompt.
 
 FIRST = 1  # heads attend to the first token by default: its activations are outliers
-# Per head. One, chosen to separate requests from other text, generalises much worse to new tasks
-# and texts (measured by leaving out tasks and topics of the fitting data). Twelve are no better.
-N_NUMBERS = 8
+# Share of a model's depth. Three layers of the default model against one of them, fitted on
+# generated prompts: AUROC 0.93 against 0.87 to 0.93 on deepset train, 0.96 against 0.79 to 0.84 on
+# BIPIA e-mail train. Layer 18 alone generalises worse (0.87 and 0.62).
+DEPTHS = (0.38, 0.45, 0.52)
 
 
 class Points(NamedTuple):
@@ -91,82 +85,51 @@ def span_bounds(n_tokens: int, *, window: int, stride: int) -> list[tuple[int, i
     return [(stop - window, stop) for stop in reversed(stops)]
 
 
-class HeadSums:
-    """Running sums of the activations of heads in ordinary prompts."""
+def middle_layers(layers: Sequence[int]) -> list[int]:
+    """The layers whose heads a guard reads: three around the middle of a model.
 
-    def __init__(self) -> None:
-        self.n: dict[int, int] = {}
-        self.sums: dict[int, Float[Tensor, "head d_head"]] = {}
-        self.products: dict[int, Float[Tensor, "head d_head d_head"]] = {}
+    >>> middle_layers(range(30)), middle_layers([0, 1])
+    ([11, 13, 15], [0, 1])
+    """
+    chosen = {round((len(layers) - 1) * depth) for depth in DEPTHS}
+    return [layers[at] for at in sorted(chosen)]
 
-    def add(self, z: Mapping[int, Float[Tensor, "pos head d_head"]]) -> None:
-        """Add one prompt."""
-        zero = torch.zeros(1, dtype=torch.double)
+
+def mean_activations(
+    rows: Iterable[Mapping[int, Float[Tensor, "_ head d_head"]]],
+) -> dict[int, Float[Tensor, "head d_head"]]:
+    """By layer: the mean activation of each head over the tokens of many prompts."""
+    sums: dict[int, Tensor] = {}
+    n = 0
+    for z in rows:
         for layer, each in z.items():
-            activation = each[FIRST:].double().cpu()
-            self.n[layer] = self.n.get(layer, 0) + len(activation)
-            self.sums[layer] = self.sums.get(layer, zero) + activation.sum(0)
-            product = torch.einsum("phi,phj->hij", activation, activation)
-            self.products[layer] = self.products.get(layer, zero) + product
-
-    def readout(self, lenses: Lenses, *, window: int, stride: int) -> Readout:
-        """For each head the directions in which the prediction of its lens varies most.
-
-        A head's lens predicts ``softmax(W_U (A z + b) + c)``. To second order, the divergence
-        between its predictions at z and at z' is ``(z - z')^T G (z - z') / 2`` with ``G = A F A^T``
-        and F the covariance of the token vectors (rows of W_U) under the baseline lens: the Fisher
-        metric of the lens (Amari, 2016, "Information Geometry and Its Applications", section 2.1).
-        With R a square root of G, plain lengths in ``y = z R`` are nats. The directions are the
-        principal components of y. Directions that do not change the lens have length 0 and do not
-        count. No logits are computed.
-        """
-        usual, reader = {}, {}
-        for layer, root in lens_roots(lenses).items():
-            mean = self.sums[layer] / self.n[layer]
-            both = torch.einsum("hi,hj->hij", mean, mean)
-            covariance = root.transpose(1, 2) @ (self.products[layer] / self.n[layer] - both) @ root
-            directions = torch.linalg.eigh(covariance).eigenvectors[..., -N_NUMBERS:]
-            usual[layer] = mean.float()
-            reader[layer] = (root @ directions).float()
-        return Readout(usual, reader, window, stride)
+            kept = each[FIRST:] if len(each) > FIRST else each
+            sums[layer] = sums.get(layer, torch.zeros(1).double()) + kept.double().cpu().sum(0)
+        n += max(len(next(iter(z.values()))) - FIRST, 1)
+    return {layer: (each / n).float() for layer, each in sums.items()}
 
 
-def lens_roots(lenses: Lenses) -> dict[int, Float[Tensor, "head d_head d_head"]]:
-    """For each lens a square root of its Fisher metric at the baseline lens."""
-    by_layer = {}
-    for layer, lens in lenses.by_layer.items():
-        if not isinstance(lens, HeadLens):
-            raise UsageError(
-                f"a guard needs {HeadLens.kind} lenses, got {lens.kind} lenses",
-                hint="fit lenses with `saccade lens fit --kind head`",
-            )
-        by_layer[layer] = lens.weight
-    vectors = lenses.model.unembedding.weight.float()
-    chance = lenses.baseline.float().softmax(-1).to(vectors.device)
-    mean = chance @ vectors
-    # Weighted rows, so that only one extra vocabulary x d_model matrix is in memory.
-    spread = (vectors * chance[:, None]).T @ vectors - torch.outer(mean, mean)
-    return {
-        layer: _root(weight @ spread @ weight.transpose(1, 2)) for layer, weight in by_layer.items()
+def plain_readout(
+    usual: Mapping[int, Float[Tensor, "head d_head"]], *, window: int, stride: int
+) -> Readout:
+    """The activations of the heads as they are, less the usual ones.
+
+    Guards of version 0.1 projected each head of every layer onto the eight directions in which the
+    prediction of its lens varies most; such a guard is still read.
+    """
+    reader = {
+        layer: torch.eye(each.shape[1]).expand(len(each), -1, -1).contiguous()
+        for layer, each in usual.items()
     }
-
-
-def _root(metric: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, "head d_head d_head"]:
-    if not bool(metric.isfinite().all()):
-        raise LensError(
-            "the weights of the lenses are not finite, so a guard cannot use them",
-            hint="fit them again with `saccade lens fit`",
-        )
-    values, vectors = torch.linalg.eigh(metric.detach().double().cpu())
-    return vectors * values.clamp_min(0).sqrt()[:, None]
+    return Readout(usual, reader, window, stride)
 
 
 # Median absolute deviations of a normal variable are this much smaller than its deviation.
 NORMAL_MAD = 1.4826
 # Features are clipped at this many deviations: one unusual token is not an attack.
 FARTHEST = 5.0
-# L2 penalty, relative to the mean loss. Measured by leaving out tasks and topics of the fitting
-# data: a third or three times of it is as good.
+# L2 penalty, relative to the mean loss. Chosen for guards of version 0.1, by leaving out tasks and
+# topics of their fitting data; a third or three times of it was as good there.
 RIDGE = 0.1
 STEPS = 100  # of the optimiser; the loss converges long before
 

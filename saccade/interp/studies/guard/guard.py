@@ -1,12 +1,12 @@
-"""Detect prompts with an injected instruction, from the lens predictions of the heads.
+"""Detect prompts with an injected instruction, from the activations of the heads.
 
 Attention Lens (https://arxiv.org/abs/2310.16270), section 4, shows that the lenses of heads predict
 other tokens when an instruction is injected into a prompt. Tuned Lens
 (https://arxiv.org/abs/2303.08112), section 4.2, detects injections as outliers of the predictions
-of residual-stream lenses for the answer. Here the lenses are those of heads, and every span of a
-prompt is read. An outlier detector on that finds unusual subjects rather than instructions, so we
-ask a narrower question, still without any attack: does a span of this prompt look like a request
-that was inserted into it?
+of residual-stream lenses for the answer. An outlier detector on lens predictions finds unusual
+subjects rather than instructions. Here a linear probe reads the activations of the heads of middle
+layers over every span of a prompt, and is fitted on generated prompts: does this span look like an
+instruction that was injected? Lenses only show what the heads of an alarm predict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import LensError
-from saccade.interp.heads.prompt_batches import encode_prompts, prompt_rows
+from saccade.interp.heads.prompt_batches import encode_prompts, shallow_rows
 from saccade.interp.lenses.top_tokens import TokenValue, lens_prediction
 from saccade.interp.studies.guard.features import Discriminant, Points, Readout
 
@@ -159,18 +159,16 @@ class Guard:
         """The score of each prompt, with one forward pass each."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found = torch.zeros(len(prompts), dtype=torch.double)
-        for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
-            found[row.prompt] = self.score_of(row.z)
+        for row, z in shallow_rows(self.lenses.model, encoded, layers=self.layers):
+            found[row] = self.score_of(z)
         return found
 
     def verdicts(self, prompts: Sequence[str], *, heads: int = 3, tokens: int = 5) -> list[Verdict]:
         """Score prompts; for alarms, also the heads and tokens that contribute most."""
         encoded = encode_prompts(self.lenses.model, prompts)
         found: dict[int, Verdict] = {}
-        for row in prompt_rows(self.lenses.model, encoded, layers=self.layers):
-            found[row.prompt] = self._verdict(
-                prompts[row.prompt], encoded[row.prompt], row.z, heads, tokens
-            )
+        for row, z in shallow_rows(self.lenses.model, encoded, layers=self.layers):
+            found[row] = self._verdict(prompts[row], encoded[row], z, heads, tokens)
         return [found[row] for row in range(len(prompts))]
 
     def _verdict(

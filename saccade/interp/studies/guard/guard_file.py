@@ -172,12 +172,19 @@ def _guard(manifest: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lense
 def _refuse_other_shapes(
     manifest: GuardManifest, tensors: Mapping[str, Tensor], lenses: Lenses, path: Path
 ) -> None:
-    """A guard reads every head that has a lens, with the same number of features for each."""
+    """A guard reads every head of its layers, with the same number of features for each."""
+    known = set(manifest.layers) <= set(lenses.by_layer)
+    if not known or len(set(manifest.layers)) != len(manifest.layers):
+        raise LensError(
+            f"{path} does not fit the lenses: expected layers of {list(lenses.by_layer)}, found "
+            f"{list(manifest.layers)}",
+            hint=_AGAIN,
+        )
     readers = [each for name, each in tensors.items() if name.endswith(".reader")]
     n_numbers = next((each.shape[-1] for each in readers if each.dim() == 3), 1)
     expected: dict[str, tuple[int, ...]] = {"ordinary": (manifest.n_prompts,)}
     n_features = 0
-    for layer in lenses.by_layer:
+    for layer in manifest.layers:
         at = lenses.model.layer(layer)
         expected[f"{layer}.usual"] = (at.n_heads, at.d_head)
         expected[f"{layer}.reader"] = (at.n_heads, at.d_head, n_numbers)
@@ -190,12 +197,6 @@ def _refuse_other_shapes(
         raise LensError(
             f"{path} does not fit the lenses: expected floats of shape {expected.get(name)} for "
             f"{name}, found {found.get(name, 'none')}",
-            hint=_AGAIN,
-        )
-    if set(manifest.layers) != set(lenses.by_layer) or len(manifest.layers) != len(lenses.by_layer):
-        raise LensError(
-            f"{path} does not fit the lenses: expected layers {list(lenses.by_layer)}, found "
-            f"{list(manifest.layers)}",
             hint=_AGAIN,
         )
 

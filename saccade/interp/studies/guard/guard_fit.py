@@ -9,15 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import UsageError
-from saccade.interp.heads.prompt_batches import encode_prompts, prompt_rows
-from saccade.interp.studies.guard.features import Discriminant, HeadSums, Readout
+from saccade.interp.heads.prompt_batches import encode_prompts, shallow_rows
+from saccade.interp.studies.guard.features import (
+    Discriminant,
+    Readout,
+    mean_activations,
+    middle_layers,
+    plain_readout,
+)
 from saccade.interp.studies.guard.guard import Guard, threshold_for
 
 if TYPE_CHECKING:
@@ -71,9 +77,8 @@ def splice_requests(prompts: Sequence[str], *, seed: int = 0) -> list[str]:
 
 
 Progress = Callable[[str, int, int], None]
-FEWEST = 20  # ordinary prompts: fewer cannot set a threshold of one in twenty
-# Number of prompts from which the directions of the heads are computed; they are run twice.
-N_FOR_DIRECTIONS = 128
+FEWEST = 20  # ordinary prompts: fewer cannot set a threshold
+N_FOR_MEANS = 128  # prompts from which usual activations are computed; they are run twice
 FOLDS = 4  # an ordinary prompt is scored by a fit without its fold
 
 
@@ -84,7 +89,7 @@ class GuardConfig:
     window: int = 9
     """Tokens per span; less than a sentence."""
 
-    false_alarms: float = 0.05
+    false_alarms: float = 0.03
     """Share of ordinary prompts that may be reported."""
 
     seed: int = 0
@@ -95,30 +100,82 @@ def fit_guard(
     lenses: Lenses,
     prompts: Sequence[str],
     *,
+    injected: Sequence[str] | None = None,
     config: GuardConfig | None = None,
     source: str = "",
     progress: Progress | None = None,
 ) -> Guard:
-    """Fit a guard on ordinary prompts and on copies with a request inserted; no attack is needed.
+    """Fit a guard on ordinary prompts and on injected ones.
 
     Args:
+        injected: prompts with an injection; by default copies of the ordinary prompts with an
+            everyday request inserted, so that no attack is needed.
         source: where the prompts come from; stored with the guard.
 
     Raises:
         UsageError: too few prompts, or an invalid option.
     """
     config = config or GuardConfig()
-    _check(prompts, config, lenses.model.max_positions)
-    plain = encode_prompts(lenses.model, prompts, progress=progress)
-    attacked = splice_requests(prompts, seed=config.seed)
-    spliced = encode_prompts(lenses.model, attacked, progress=progress)
-    readout = _readout(lenses, plain, config)
-    read = _read(lenses, readout, [*plain, *spliced], progress)
-    ordinary = _crossed(read).sort().values
+    _check(lenses, prompts, config)
+    attacked = splice_requests(prompts, seed=config.seed) if injected is None else injected
+    if not attacked:
+        raise UsageError(
+            "there are no injected prompts to fit a guard on",
+            hint="give some, or none at all: a request is then inserted into each ordinary prompt",
+        )
+    read = read_examples(lenses, prompts, attacked, config=config, progress=progress)
+    return guard_of(lenses, read, config=config, source=source)
+
+
+class ReadExamples(NamedTuple):
+    """The features of prompts to fit a guard on; several sets can be joined."""
+
+    readout: Readout
+    ordinary: Sequence[Float[Tensor, "_ feature"]]
+    """The spans of each ordinary prompt."""
+    injected: Sequence[Float[Tensor, "_ feature"]]
+
+    def joined(self, other: ReadExamples) -> ReadExamples:
+        """With those of another set, read by the same readout."""
+        return ReadExamples(
+            self.readout, [*self.ordinary, *other.ordinary], [*self.injected, *other.injected]
+        )
+
+
+def read_examples(
+    lenses: Lenses,
+    ordinary: Sequence[str],
+    injected: Sequence[str],
+    *,
+    config: GuardConfig,
+    readout: Readout | None = None,
+    progress: Progress | None = None,
+) -> ReadExamples:
+    """Run the model on prompts to fit a guard on.
+
+    Args:
+        readout: that of another set, so that both can be joined; by default one of its own.
+    """
+    encoded = encode_prompts(lenses.model, [*ordinary, *injected], progress=progress)
+    readout = readout or _readout(lenses, encoded[: len(ordinary)], config)
+    found: dict[int, Tensor] = {}
+    for row, z in shallow_rows(lenses.model, encoded, layers=list(readout.usual)):
+        found[row] = readout.points(z).features.float()
+        if progress is not None:
+            progress("reading prompts", len(found), len(encoded))
+    read = [found[row] for row in range(len(encoded))]
+    return ReadExamples(readout, read[: len(ordinary)], read[len(ordinary) :])
+
+
+def guard_of(lenses: Lenses, read: ReadExamples, *, config: GuardConfig, source: str = "") -> Guard:
+    """Fit the discriminant and the threshold on prompts that have been read."""
+    n = len(read.ordinary)
+    both = [*read.ordinary, *read.injected]
+    ordinary = _crossed(both, n).sort().values
     return Guard(
         lenses=lenses,
-        readout=readout,
-        discriminant=_discriminant(read),
+        readout=read.readout,
+        discriminant=_discriminant(both, n),
         ordinary=ordinary,
         threshold=threshold_for(ordinary, config.false_alarms),
         false_alarms=config.false_alarms,
@@ -126,13 +183,18 @@ def fit_guard(
     )
 
 
-def _check(prompts: Sequence[str], config: GuardConfig, max_positions: int | None) -> None:
+def _check(lenses: Lenses, prompts: Sequence[str], config: GuardConfig) -> None:
+    if any(each.site == "residual" for each in lenses.by_layer.values()):
+        raise UsageError(
+            f"a guard needs lenses of heads, got {lenses.provenance.kind} lenses",
+            hint="fit lenses with `saccade lens fit --kind head`",
+        )
     if len(prompts) < FEWEST:
         raise UsageError(
             f"expected at least {FEWEST} ordinary prompts, got {len(prompts)}",
             hint="a few hundred prompts of the kind you expect make a good guard",
         )
-    longest = max_positions or 1_000_000
+    longest = lenses.model.max_positions or 1_000_000
     if not 0 < config.false_alarms < 1 or not 1 <= config.window <= longest:
         raise UsageError(
             f"cannot fit a guard with window {config.window} and {config.false_alarms} false "
@@ -143,37 +205,29 @@ def _check(prompts: Sequence[str], config: GuardConfig, max_positions: int | Non
 
 
 def _readout(lenses: Lenses, plain: Sequence[Tensor], config: GuardConfig) -> Readout:
-    """Compute the directions of every head from some of the prompts."""
-    sums = HeadSums()
-    some = plain[:: -(-len(plain) // N_FOR_DIRECTIONS)]
-    for row in prompt_rows(lenses.model, some, layers=list(lenses.by_layer)):
-        sums.add(row.z)
-    return sums.readout(lenses, window=config.window, stride=max(1, config.window // 3))
+    """The usual activations of the heads, from some of the prompts."""
+    some = plain[:: -(-len(plain) // N_FOR_MEANS)]
+    layers = middle_layers(list(lenses.by_layer))
+    usual = mean_activations(z for _, z in shallow_rows(lenses.model, some, layers=layers))
+    return plain_readout(usual, window=config.window, stride=max(1, config.window // 3))
 
 
-def _read(
-    lenses: Lenses, readout: Readout, encoded: Sequence[Tensor], progress: Progress | None
-) -> list[Float[Tensor, "_ feature"]]:
-    """The features of the spans of every prompt."""
-    found: dict[int, Tensor] = {}
-    for row in prompt_rows(lenses.model, encoded, layers=list(lenses.by_layer)):
-        found[row.prompt] = readout.points(row.z).features.float()
-        if progress is not None:
-            progress("reading prompts", len(found), len(encoded))
-    return [found[row] for row in range(len(encoded))]
+def _discriminant(read: Sequence[Tensor], n_ordinary: int) -> Discriminant:
+    """``read``: the ordinary prompts, then the injected ones."""
+    return Discriminant.fit(read, torch.arange(len(read)) >= n_ordinary)
 
 
-def _discriminant(read: Sequence[Tensor]) -> Discriminant:
-    """``read``: ordinary prompts, then as many with a request."""
-    return Discriminant.fit(read, torch.arange(len(read)) >= len(read) // 2)
+def _crossed(read: Sequence[Tensor], n_ordinary: int) -> Float[Tensor, " prompt"]:
+    """The score of each ordinary prompt by a fit without it and its copy with an injection.
 
-
-def _crossed(read: Sequence[Tensor]) -> Float[Tensor, " prompt"]:
-    """The score of each ordinary prompt by a fit without it and its copy with a request."""
-    n = len(read) // 2
-    scores = torch.zeros(n, dtype=torch.double)
+    A copy has the number of its original, so that both are in the same fold.
+    """
+    scores = torch.zeros(n_ordinary, dtype=torch.double)
+    number = [row if row < n_ordinary else row - n_ordinary for row in range(len(read))]
     for fold in range(FOLDS):
-        fitted = _discriminant([each for row, each in enumerate(read) if row % n % FOLDS != fold])
-        for row in range(fold, n, FOLDS):
+        kept = [row for row in range(len(read)) if number[row] % FOLDS != fold]
+        n_kept = sum(row < n_ordinary for row in kept)
+        fitted = _discriminant([read[row] for row in kept], n_kept)
+        for row in range(fold, n_ordinary, FOLDS):
             scores[row] = fitted.log_odds(read[row]).max()
     return scores

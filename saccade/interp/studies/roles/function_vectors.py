@@ -171,6 +171,55 @@ def indirect_effects(
     return torch.stack(found)
 
 
+class TaskEffects(NamedTuple):
+    """What heads do for the tasks that a model does."""
+
+    effects: Mapping[str, Float[Tensor, "prompt site"]]
+    """By task: `indirect_effects`."""
+    accuracy: Mapping[str, float]
+    """Of every task that was asked."""
+    cannot: Sequence[str]
+    """Tasks that the model does not do, with its accuracy, or why it was not asked."""
+
+
+def task_effects(
+    model: LanguageModel,
+    tasks: Sequence[Task],
+    *,
+    config: VectorConfig,
+    chance: random.Random,
+    progress: Progress | None = None,
+) -> TaskEffects:
+    """The indirect effect of every head, on each task that the model does from examples."""
+    effects: dict[str, Tensor] = {}
+    accuracy: dict[str, float] = {}
+    cannot: list[str] = []
+    for number, task in enumerate(tasks):
+        try:
+            clean, shuffled = (
+                task.prompts(model, n=n, shots=config.shots, is_shuffled=is_shuffled, chance=chance)
+                for n, is_shuffled in ((config.clean, False), (config.shuffled, True))
+            )
+        except UsageError as error:  # longer than the model's context
+            cannot.append(f"{task.name} ({error})")
+            continue
+        run = clean_run(model, clean)
+        accuracy[task.name] = run.accuracy
+        if run.accuracy > max(config.accuracy, run.commonest):
+            effects[task.name] = indirect_effects(model, shuffled, run.means)
+        else:
+            cannot.append(f"{task.name} {100 * run.accuracy:.0f}%")
+        if progress is not None:
+            progress("tasks", number + 1, len(tasks))
+    if not effects:
+        raise ModelError(
+            f"{model.name} does none of the tasks from examples: {', '.join(cannot)} right, "
+            f"{100 * config.accuracy:.0f}% needed",
+            hint="choose other roles",
+        )
+    return TaskEffects(effects, accuracy, cannot)
+
+
 def vector_roles(
     model: LanguageModel,
     seed: int,
@@ -189,34 +238,11 @@ def vector_roles(
     config = config or VectorConfig()
     assert data is not None, "the role needs data"
     chance = random.Random(seed)
-    rows, does, cannot = [], [], []
-    for number, name in enumerate(config.tasks):
-        task = Task.read(data, name)
-        try:
-            clean, shuffled = (
-                task.prompts(model, n=n, shots=config.shots, is_shuffled=is_shuffled, chance=chance)
-                for n, is_shuffled in ((config.clean, False), (config.shuffled, True))
-            )
-        except UsageError as error:  # longer than the model's context
-            cannot.append(f"{name} ({error})")
-            continue
-        run = clean_run(model, clean)
-        shown = f"{name} {100 * run.accuracy:.0f}%"
-        if run.accuracy > max(config.accuracy, run.commonest):
-            does.append(shown)
-            rows.append(indirect_effects(model, shuffled, run.means))
-        else:
-            cannot.append(shown)
-        if progress is not None:
-            progress("tasks", number + 1, len(config.tasks))
-    if not rows:
-        raise ModelError(
-            f"{model.name} does none of the tasks from examples: {', '.join(cannot)} right, "
-            f"{100 * config.accuracy:.0f}% needed",
-            hint="choose other roles",
-        )
+    tasks = [Task.read(data, name) for name in config.tasks]
+    found = task_effects(model, tasks, config=config, chance=chance, progress=progress)
+    does = [f"{name} {100 * found.accuracy[name]:.0f}%" for name in found.effects]
     notes = [f"tasks that the model does, with its accuracy: {', '.join(does)}"]
-    if cannot:
-        notes.append(f"left out: {', '.join(cannot)}")
-    effects = split_heads(model, torch.cat(rows))
+    if found.cannot:
+        notes.append(f"left out: {', '.join(found.cannot)}")
+    effects = split_heads(model, torch.cat(list(found.effects.values())))
     return {"function-vector": score_of(effects, seed=seed, notes=tuple(notes))}

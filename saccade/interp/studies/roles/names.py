@@ -70,24 +70,30 @@ class NameWords:
             read_data(folder / f"mib_{part}.json")
             for part in ("templates", "names", "places", "objects")
         )
-        for theirs, ours in (
-            ("name_A", "a"),
-            ("name_B", "b"),
-            ("name_C", "s"),
-            ("object", "thing"),
-        ):
-            shapes = [shape.replace(f"{{{theirs}}}", f"{{{ours}}}") for shape in shapes]
+        shapes = [shape_of(template) for template in shapes]
         return cls(shapes, names, places, things, "prompts of MIB")
 
-    def fill(self, chance: random.Random, **names: str) -> str:
-        """A prompt with these names; the rest by chance."""
+    def fill(self, chance: random.Random, *, shape: str | None = None, **names: str) -> str:
+        """A prompt with these names; the rest by chance, also the shape if none is given."""
         place, thing = chance.choice(self.places), chance.choice(self.things)
-        shape = chance.choice(self.shapes)
+        shape = chance.choice(self.shapes) if shape is None else shape
         article = "an" if thing[0] in "aeiou" else "a"
         shape = shape.replace(" an {thing}", f" {article} {{thing}}").replace(
             " a {thing}", f" {article} {{thing}}"
         )
         return shape.format(place=place, thing=thing, **names)
+
+
+def shape_of(template: str) -> str:
+    """A template with the names of MIB's fields, as one of `NameWords`.
+
+    >>> shape_of("{name_A} met {name_B}. {name_C} gave it to")
+    '{a} met {b}. {s} gave it to'
+    """
+    fields = (("name_A", "a"), ("name_B", "b"), ("name_C", "s"), ("object", "thing"))
+    for theirs, ours in fields:
+        template = template.replace(f"{{{theirs}}}", f"{{{ours}}}")
+    return template
 
 
 class NameTexts(NamedTuple):
@@ -108,7 +114,7 @@ def name_texts(
     """Prompts with two names in alternating order, all of the same number of tokens."""
     words = words or NameWords.of(None)
     chance = random.Random(seed)
-    names = _short_names(model, words)
+    names = short_names(model, words)
     # Prompts of one form with one-token names have one length; others are skipped.
     texts: dict[int, list[tuple[Tensor, int, int]]] = {}
     for turn in range(20 * rows):
@@ -127,7 +133,8 @@ def name_texts(
     return NameTexts(rows_of_ids, wanted, torch.tensor(twice, device=model.device), place)
 
 
-def _short_names(model: LanguageModel, words: NameWords) -> list[str]:
+def short_names(model: LanguageModel, words: NameWords) -> list[str]:
+    """The names that are one token behind a space."""
     names = [name for name in words.names if len(behind_a_space(model, name)) == 1]
     if len(names) < 4:
         raise ModelError(
@@ -228,7 +235,7 @@ def _unrelated(
 ) -> dict[int, Float[Tensor, "head d_head"]]:
     """Mean activations at the last token of prompts with three different names."""
     chance = random.Random(f"unrelated {seed}")  # other draws than those of the prompts
-    names = _short_names(model, words)
+    names = short_names(model, words)
     sums: dict[int, Tensor] = {}
     groups: dict[int, list[Tensor]] = {}
     for _ in range(NAME_ROWS):

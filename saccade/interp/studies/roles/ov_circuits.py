@@ -77,6 +77,8 @@ def copied_names(
     model: LanguageModel,
     ids: Int[Tensor, "batch pos"],
     places: Int[Tensor, " batch"],
+    *,
+    suppressed: bool = False,
 ) -> dict[int, Float[Tensor, "batch head"]]:
     """By layer: whether a head that attends to a token has it among its top five tokens.
 
@@ -87,6 +89,7 @@ def copied_names(
     Args:
         ids: texts.
         places: in each, the position of the token that the heads attend to.
+        suppressed: among its last five tokens instead, as their negative name movers have it.
     """
     rows = torch.arange(len(ids), device=ids.device)
     token = ids[rows, places.to(ids.device)]
@@ -95,7 +98,7 @@ def copied_names(
     state = states[rows.to(states.device), places.to(states.device)]
     found = {}
     for layer, logits in written_logits(model, token, state).items():
-        best = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices
+        best = logits.topk(min(TOP, logits.shape[-1]), dim=-1, largest=not suppressed).indices
         found[layer] = (best == token.to(best.device)[:, None, None]).any(-1).float().cpu()
     return found
 

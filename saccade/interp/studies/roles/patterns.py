@@ -119,21 +119,30 @@ def pattern_roles(
     model: LanguageModel, seed: int, _: Path | None, progress: Progress | None
 ) -> Mapping[str, RoleScore]:
     """Induction, previous-token and duplicate-token scores on repeated random tokens."""
-    text = repeated_blocks(model, rows=ROWS, seed=seed)
+    found = pattern_rows(model, rows=ROWS, seed=seed)
+    if progress is not None:
+        progress("repeated tokens", 1, 1)
+    return {role: score_of(rows, seed=seed) for role, rows in found.items()}
+
+
+@torch.no_grad()
+def pattern_rows(
+    model: LanguageModel, *, rows: int, seed: int
+) -> dict[str, dict[int, Float[Tensor, "row head"]]]:
+    """By role and layer: the scores of `pattern_roles` on each row of repeated random tokens."""
+    text = repeated_blocks(model, rows=rows, seed=seed)
     every = [at.index for at in model.layers]
     weights = capture(model, text.ids, layers=[], attention=every).attention
     found: dict[str, dict[int, Tensor]] = {"induction": {}, "previous": {}, "duplicate": {}}
     where = {"block": text.block, "start": text.start}
     for layer, each in weights.items():
-        rows = each.split(1)
-        found["induction"][layer] = torch.stack([induction_score(row, **where) for row in rows])
+        texts = each.split(1)
+        found["induction"][layer] = torch.stack([induction_score(row, **where) for row in texts])
         found["duplicate"][layer] = torch.stack(
-            [duplicate_token_score(row, **where) for row in rows]
+            [duplicate_token_score(row, **where) for row in texts]
         )
-        found["previous"][layer] = torch.stack([previous_token_score(row) for row in rows])
-    if progress is not None:
-        progress("repeated tokens", 1, 1)
-    return {role: score_of(rows, seed=seed) for role, rows in found.items()}
+        found["previous"][layer] = torch.stack([previous_token_score(row) for row in texts])
+    return found
 
 
 # Attention sinks.

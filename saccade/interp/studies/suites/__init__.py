@@ -1,0 +1,1 @@
+"""External benchmarks: a suite runs a model on data of others, beside the published numbers."""
