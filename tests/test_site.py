@@ -1,5 +1,6 @@
 """The site of `make docs`: it builds without a warning, is complete, and needs no other host."""
 
+import doctest
 import os
 import re
 import subprocess
@@ -159,3 +160,7 @@ def test_links_out_of_the_docs_lead_to_pages_of_the_site():
     assert docs_site.repository_path("systems.md", "https://arxiv.org") is None
     assert docs_site.site_of("saccade/viewer/README.md") == "source/saccade/viewer/readme.md"
     assert docs_site.path_of("source/saccade/viewer/readme.md") == "saccade/viewer/README.md"
+
+
+def test_the_examples_of_the_hook_hold():
+    assert doctest.testmod(docs_site) == (0, 3)

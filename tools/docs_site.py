@@ -269,13 +269,8 @@ class FencedExamples(griffe.Extension):
 def fenced(docstring: str) -> str:
     r"""A docstring with its examples between fences.
 
-    >>> print(fenced("Adds.\n\n>>> add(1, 2)\n3").replace("`", "'"))
-    Adds.
-    <BLANKLINE>
-    '''pycon
-    >>> add(1, 2)
-    3
-    '''
+    >>> fenced("Adds.\n\n>>> add(1, 2)\n3")
+    'Adds.\n\n```pycon\n>>> add(1, 2)\n3\n```'
     """
     blocks = []
     for block in docstring.split("\n\n"):
