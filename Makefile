@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c constraints.txt
-SOURCES := $(wildcard saccade tests bench tools)
+SOURCES := $(wildcard saccade tests bench tools examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check-format format lint types pytest index bench clean
+.PHONY: help setup demo test check-format format lint types pytest index docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "%-14s %s\n", $$1, $$2}'
@@ -51,9 +51,12 @@ pytest: $(STAMP) ## the tests alone
 index: $(STAMP) ## write the index of recipes from their classes
 	$(BIN)/python -c "from saccade.zoo.recipes.recipe import INDEX, written_index; from pathlib import Path; Path('saccade/zoo/recipes', INDEX).write_text(written_index(), encoding='utf-8')"
 
+docs: $(STAMP) ## build the site into site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: $(STAMP) ## measure what the README claims; prints JSON
 	$(BIN)/python bench/lens_fit.py
 
 clean: ## remove .venv and what tools leave behind
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache
 	find saccade tests $(wildcard bench tools) -name __pycache__ -type d -prune -exec rm -rf {} +

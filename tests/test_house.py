@@ -45,6 +45,7 @@ LATER = [
         ),
         24,
     ),
+    (("cli/doctor.py", "interp/readings/model_check.py"), 2),
     (
         ("interp/studies/suites", "interp/studies/bias/silence_cost.py", "cli/suite_commands.py"),
         20,

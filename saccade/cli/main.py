@@ -41,6 +41,7 @@ from saccade.cli.circuit_commands import (
     heads_paths,
 )
 from saccade.cli.data_commands import DATA_FETCH_EXAMPLES, DATA_LIST_EXAMPLES, data_fetch, data_list
+from saccade.cli.doctor import DOCTOR_EXAMPLES, doctor
 from saccade.cli.edit import EDIT_EXAMPLES, edit
 from saccade.cli.fidelity_commands import (
     LENS_FIDELITY_EXAMPLES,
@@ -134,6 +135,7 @@ COMMANDS = {
     "translate": Command(translate, TRANSLATE_EXAMPLES),
     "rescore": Command(rescore, RESCORE_EXAMPLES),
     "sample": Command(sample, SAMPLE_EXAMPLES),
+    "doctor": Command(doctor, DOCTOR_EXAMPLES),
 }
 GROUPS = {
     "lens": Group(
@@ -222,8 +224,9 @@ PANELS = {
         ),
     ),
     "Attention systems": (
-        *("recipes", "train", "eval", "trace", "plot", "translate", "rescore", "sample", "data"),
+        *("recipes", "train", "eval", "trace", "plot", "translate", "rescore", "sample"),
     ),
+    "This machine": ("data", "doctor"),
 }
 """What `saccade --help` lists, in the order in which somebody new needs it."""
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import sys
+import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 
 MODEL_EXAMPLES = """
-saccade model
-saccade model gpt2 --json
+saccade model gpt2 --check
+saccade model --json
 """
 CHECKS = (
     "the heads' outputs sum to what the attention writes",
@@ -36,12 +38,28 @@ def show_model(
         str | None,
         typer.Option(help="A regular expression for the attention's output projections."),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Also read all heads once, and compare an effect with a whole run of the model.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Open a model, find its heads, check them, and print its sizes and its fingerprint."""
+    """Open a model, find its heads, check them, and print its sizes and its fingerprint.
+
+    --check gives a verdict on whether saccade reads this model, with times and memory.
+    """
+    begin = time.perf_counter()
     opened = model.open(taps=taps)
+    seconds = time.perf_counter() - begin
     facts = _facts(opened, are_taps_given=taps is not None)
-    typer.echo(json.dumps(facts) if as_json else _lines(facts))
+    if check:
+        from saccade.interp.readings.model_check import check_model
+
+        facts["check"] = {"open_seconds": seconds, **asdict(check_model(opened))}
+    typer.echo(json.dumps(facts, ensure_ascii=False) if as_json else _lines(facts))
 
 
 def _facts(model: LanguageModel, *, are_taps_given: bool) -> dict[str, Any]:
@@ -79,7 +97,26 @@ def _lines(facts: dict[str, Any]) -> str:
         "fingerprint": f"{facts['fingerprint']}, tokenizer {facts['tokenizer_fingerprint']}",
     }
     lines = [f"{name:<12} {value}" for name, value in rows.items()]
-    return "\n".join([*lines, *(f"{'passed':<12} {check}" for check in facts["checks_passed"])])
+    lines += [f"{'passed':<12} {check}" for check in facts["checks_passed"]]
+    if "check" in facts:
+        checked = _check_rows(facts["check"], facts["n_heads"])
+        lines += [f"{name:<12} {value}" for name, value in checked.items()]
+    return "\n".join(lines)
+
+
+def _check_rows(found: dict[str, Any], n_heads: int) -> dict[str, str]:
+    peak = found["peak_bytes"]
+    ratio = found["read_seconds"] / max(found["forward_seconds"], 1e-9)
+    return {
+        "opened": f"in {found['open_seconds']:.1f} s, with these checks",
+        "read": f"{n_heads} heads after {found['n_tokens']} tokens in {found['read_seconds']:.2f} s"
+        f", {ratio:.1f} forward passes (method {found['method']})",
+        "effect": f"of head {found['head']}: {found['effect']:.4f} nats, "
+        f"{found['whole_run_effect']:.4f} in a whole run of the model",
+        "memory": f"weights {found['weight_bytes'] / 1e6:.0f} MB"
+        + (f", peak of the process {peak / 1e6:.0f} MB" if peak else ""),
+        "verdict": "saccade reads this model",
+    }
 
 
 def _span(values: set[int]) -> str:

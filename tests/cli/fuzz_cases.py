@@ -38,7 +38,8 @@ BASES: dict[str, list[list[str]]] = {
         ["--save", "page.html", "--text", "One day", *LENS],
     ],
     "evaluate": [["@stereo.jsonl", *MODEL, *JSON]],
-    "model": [["@model", *JSON]],
+    "model": [["@model", *JSON], ["@model", "--check", *JSON]],
+    "doctor": [[*JSON]],
     "demo": [["--prompt", PROMPT, "--tokens", "200"]],
     "find-bias": [
         ["--words", "ball,dog", "--against", "car,tree", "--prompts", "@pairs.txt", *LENS, *DRAWS]
