@@ -15,12 +15,12 @@ repository, cut to 20 or 512 tokens. Takes about three minutes for the default m
 - `extra_memory_gb_512`: the peak above the loaded model while effects are measured.
 - `attribution_over_forward_20`: attribution of one prediction to all heads at all positions, with
   the exact effects at the last one; `gradient_over_forward_20`: without them.
-- `first_order_fidelity_mean`, `_worst_layer`: the correlation of first-order predictions with the
+- `three_points_fidelity_mean`, `_worst_layer`: the correlation of first-order predictions with the
   exact effect, the `ablation` metric of `saccade lens fidelity --gradients 3`: the change of all
   logits when a head is set to its mean, over every third head of 10 layers, three points on the
   way from activation to mean; `half_way_fidelity_*`, `gradient_fidelity_*`: one point, half-way or
   at the text. Text of the model's own.
-- `map_gradient_mean`, `_worst_layer`: the same question for the overview of positions and heads,
+- `first_order_fidelity_mean`, `_worst_layer`: the same question for the overview of positions and heads,
   whose one backward pass is for one score: the correlation of the gradient with the exact effect
   on that score, over heads and all positions but the first; of 11 layers, each the mean of four
   prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last position, as the
@@ -220,8 +220,8 @@ def fidelity(model: LanguageModel, mean: Replacement) -> dict[str, float]:
             )
     by_name = {name: torch.tensor(rows).mean(0) for name, rows in found.items()}
     return {
-        "map_gradient_mean": float(by_name["gradient"].mean()),
-        "map_gradient_worst_layer": float(by_name["gradient"].min()),
+        "first_order_fidelity_mean": float(by_name["gradient"].mean()),
+        "first_order_fidelity_worst_layer": float(by_name["gradient"].min()),
         "map_fidelity_mean": float(by_name["map"].mean()),
         "map_fidelity_worst_layer": float(by_name["map"].min()),
         "with_first_fidelity_mean": float(by_name["all"].mean()),
@@ -243,7 +243,7 @@ def first_order(model: LanguageModel, mean: Replacement) -> dict[str, float]:
         rows.append([float(checks[rule.name].correlations()[0].mean()) for rule in rules])
         print(f"layer {layer}: {rows[-1]}", file=sys.stderr)
     found = torch.tensor(rows).T
-    names = ("gradient", "half_way", "first_order")
+    names = ("gradient", "half_way", "three_points")
     return {
         f"{name}_fidelity_{what}": float(value)
         for name, row in zip(names, found, strict=True)
