@@ -21,10 +21,11 @@ repository, cut to 20 or 512 tokens. Takes about three minutes for the default m
   way from activation to mean; `half_way_fidelity_*`, `gradient_fidelity_*`: one point, half-way or
   at the text. Text of the model's own.
 - `first_order_fidelity_mean`, `_worst_layer`: the same question for the overview of positions and
-  heads, whose one backward pass is for one score: the correlation of the gradient with the exact effect
-  on that score, over heads and all positions but the first; of 11 layers, each the mean of four
-  prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last position, as the
-  map is shown. `with_first_fidelity_mean`: the gradient, the first position included.
+  heads, whose one backward pass is for one score: the correlation of the gradient with the exact
+  effect on that score, over heads and all positions but the first; of 11 layers, each
+  the mean of four prompts. `map_fidelity_mean`, `_worst_layer`: with the exact effects at the last
+  position, as the map is shown. `with_first_fidelity_mean`: the gradient, the first
+  position included.
 """
 
 from __future__ import annotations
