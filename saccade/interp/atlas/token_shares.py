@@ -5,8 +5,8 @@ proportion to the change of their log-probability. A token's share is what it ge
 whole effect; beside it stands its average share over all heads, because tokens that are common in
 the text are promoted by many.
 
-Effects have heavy tails: a tenth or more of what a head does may happen at one position in a
-thousand, and a list of tokens by raw effects is the list of a few positions. So no position counts
+Effects have heavy tails: in SmolLM2-135M the median head has 28 % of its effect at one position in
+a hundred, and a list of tokens by raw effects is the list of a few positions. So no position counts
 for more than the 98th percentile of the head's effects. In SmolLM2-135M the ten first tokens of two
 halves of a text overlap by 0.76 with this limit and by 0.51 without (`bench/atlas.py`); the limit
 was chosen by this overlap.
